@@ -1,0 +1,125 @@
+//! The argument block of every kernel: one `#[repr(C)]` definition, read by all devices.
+//!
+//! The C twin (`kernels/prelude/args.h`) is generated from the same text by [`c_header`]; a test compares the
+//! checked-in file with it, so the two cannot drift. Only `u32`, `u64` and `f32` appear, 64-bit fields first, so
+//! that the layout has no padding on any compiler.
+
+/// Declares argument blocks for Rust and, as text, for the kernel compilers.
+macro_rules! args {
+    ($($(#[$doc:meta])* struct $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ident),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+            pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        )*
+        /// The text of `kernels/prelude/args.h`.
+        pub fn c_header() -> String {
+            let mut out = String::from("// Generated from src/args.rs by `cargo xtask docs`; do not edit.\n#pragma once\n");
+            $(
+                out += concat!("struct ", stringify!($name), " {\n");
+                $( out += &format!("  {} {};\n", c_type(stringify!($ty)), stringify!($field)); )*
+                out += "};\n";
+                out += &format!("static_assert(sizeof({}) == {}, \"args layout\");\n", stringify!($name), size_of::<$name>());
+            )*
+            out
+        }
+    };
+}
+
+fn c_type(rust: &str) -> &'static str {
+    match rust {
+        "u32" => "uint",
+        "u64" => "ulong",
+        "f32" => "float",
+        other => unreachable!("{other} is not an argument type"),
+    }
+}
+
+args! {
+    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major.
+    struct GemmArgs {
+        /// Stride between rows of A (along m).
+        a_rs: u64,
+        /// Stride between columns of A (along k).
+        a_cs: u64,
+        /// Stride between matrices of A; 0 broadcasts.
+        a_bs: u64,
+        /// Stride between rows of B (along k).
+        b_rs: u64,
+        /// Stride between columns of B (along n).
+        b_cs: u64,
+        /// Stride between matrices of B; 0 broadcasts.
+        b_bs: u64,
+        /// Stride between rows of C; its columns are contiguous.
+        c_rs: u64,
+        /// Stride between matrices of C.
+        c_bs: u64,
+        /// Rows of C.
+        m: u32,
+        /// Columns of C.
+        n: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Matrices.
+        batch: u32,
+        /// Rows of one tile, as planned.
+        tile_m: u32,
+        /// Columns of one tile, as planned.
+        tile_n: u32,
+        /// Depth of one step along k, as planned.
+        tile_k: u32,
+        /// Tiles along m.
+        tiles_m: u32,
+        /// Tiles along n.
+        tiles_n: u32,
+        /// 0 none, 1 one value per column, 2 one value per row.
+        bias: u32,
+        /// [`Activation`](crate::Activation) as a number.
+        activation: u32,
+        /// Factor of the product.
+        alpha: f32,
+        /// Factor of the old C; 0 means that C is not read.
+        beta: f32,
+        /// Keeps the size a multiple of 8.
+        reserved: u32,
+    }
+    /// `y = x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`, row by row. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
+    struct RmsNormArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Added to each weight (1 in Gemma, else 0).
+        weight_offset: f32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn checked_in_header_is_the_generated_one() {
+        let header = include_str!("../kernels/prelude/args.h");
+        assert_eq!(header, super::c_header(), "run `cargo xtask docs`");
+    }
+}
