@@ -131,7 +131,9 @@ impl GpuRuntime {
             None => {
                 let best = Device::best();
                 if !best.is_gpu() && !options.gpu_only {
-                    tracing::warn!("no GPU was found: running on the CPU (set TESSL_DEVICE=cpu to say that this is meant)");
+                    tracing::warn!(
+                        "no GPU was found: running on the CPU (set TESSL_DEVICE=cpu to say that this is meant)"
+                    );
                 }
                 best
             }
@@ -212,11 +214,7 @@ impl GpuRuntime {
     /// `Name` when neither the library nor the kernel exists.
     pub fn kernel(&self, library: &str, name: &str) -> Result<Kernel> {
         self.check_process("GpuRuntime::kernel")?;
-        let key = KernelKey {
-            module: library.to_owned().into(),
-            name: name.to_owned().into(),
-            constants: smallvec![],
-        };
+        let key = KernelKey { module: library.to_owned().into(), name: name.to_owned().into(), constants: smallvec![] };
         let pipeline = self.pipeline(&key)?;
         Ok(Kernel { rt: self.clone(), pipeline, label: process::intern(name) })
     }

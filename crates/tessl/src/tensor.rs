@@ -126,7 +126,12 @@ impl Tensor {
     /// Whether the elements lie side by side in row-major order.
     pub fn is_contiguous(&self) -> bool {
         self.is_empty()
-            || self.shape.iter().zip(&self.strides).zip(contiguous(&self.shape)).all(|((&d, &s), want)| d == 1 || s == want)
+            || self
+                .shape
+                .iter()
+                .zip(&self.strides)
+                .zip(contiguous(&self.shape))
+                .all(|((&d, &s), want)| d == 1 || s == want)
     }
 
     /// The runtime this tensor belongs to.
@@ -151,9 +156,10 @@ impl Tensor {
             return Err(Error::layout(op, "strides", actual, format!("the shape {shape:?} has {} axes", shape.len())));
         }
         bytes_of(op, self.dtype, shape)?;
-        let last = shape.iter().zip(strides).try_fold(offset as u64, |at, (&d, &s)| {
-            at.checked_add((d.max(1) as u64 - 1).checked_mul(s as u64)?)
-        });
+        let last = shape
+            .iter()
+            .zip(strides)
+            .try_fold(offset as u64, |at, (&d, &s)| at.checked_add((d.max(1) as u64 - 1).checked_mul(s as u64)?));
         let empty = shape.contains(&0);
         let end = last
             .and_then(|l| l.checked_add(u64::from(!empty)))

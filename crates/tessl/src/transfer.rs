@@ -69,11 +69,8 @@ pub(crate) fn read(tensor: &Tensor, op: &'static str, out: &mut [u8]) -> Result<
     let mut done = 0;
     while done < span {
         let bytes = (span - done).min(STAGING_BYTES);
-        let from = Binding {
-            memory: tensor.memory().clone(),
-            rect: Rect::linear(start + done, bytes),
-            access: Access::Read,
-        };
+        let from =
+            Binding { memory: tensor.memory().clone(), rect: Rect::linear(start + done, bytes), access: Access::Read };
         let to = Binding { memory: staging.clone(), rect: Rect::linear(0, bytes), access: Access::Write };
         stream.encode(copy(op, from, to))?;
         stream.synchronize()?;
@@ -139,7 +136,9 @@ pub(crate) fn write(tensor: &Tensor, op: &'static str, data: &[u8], stream: Opti
 /// The same elements with axes sorted by falling stride, and whether that is the order they are in already.
 fn in_memory_order(tensor: &Tensor) -> Result<(Tensor, bool)> {
     let mut order: Vec<usize> = (0..tensor.rank()).collect();
-    order.sort_by_key(|&axis| std::cmp::Reverse(if tensor.shape()[axis] > 1 { tensor.strides()[axis] } else { usize::MAX }));
+    order.sort_by_key(|&axis| {
+        std::cmp::Reverse(if tensor.shape()[axis] > 1 { tensor.strides()[axis] } else { usize::MAX })
+    });
     let view = tensor.permute(&order)?;
     let significant = |t: &Tensor| -> Vec<usize> {
         t.shape().iter().zip(t.strides()).filter(|&(&d, _)| d > 1).map(|(_, &s)| s).collect()

@@ -69,6 +69,11 @@ fn stack(operand: &'static str, first: &Tensor, batch: usize, stride: usize) -> 
     let strides: SmallVec<[usize; 3]> = [stride].into_iter().chain(first.strides().iter().copied()).collect();
     first.view(&[batch, rows, columns], &strides, 0).map_err(|_| {
         let actual = format!("a view of {rows} x {columns}");
-        Error::layout(op, operand, actual, format!("{batch} matrices at a stride of {stride} pass the end of its memory"))
+        Error::layout(
+            op,
+            operand,
+            actual,
+            format!("{batch} matrices at a stride of {stride} pass the end of its memory"),
+        )
     })
 }

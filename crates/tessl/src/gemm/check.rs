@@ -188,7 +188,12 @@ impl<'a> Gemm<'a> {
         let Some(bias) = self.epilogue.bias else { return Ok(Bias::None) };
         bias.check_usable(OP, "bias", self.a.runtime())?;
         if bias.dtype() != DType::F32 && bias.dtype() != output {
-            return Err(Error::DType { op: OP, operand: "bias", actual: bias.dtype(), expected: "f32 or the dtype of `c`" });
+            return Err(Error::DType {
+                op: OP,
+                operand: "bias",
+                actual: bias.dtype(),
+                expected: "f32 or the dtype of `c`",
+            });
         }
         let fits = match bias.shape() {
             &[len] | &[1, len] => len == n,
@@ -199,7 +204,12 @@ impl<'a> Gemm<'a> {
             return Err(Error::shape(OP, "bias", format_args!("{:?}", bias.shape()), expected));
         }
         if n > 1 && bias.strides().last() != Some(&1) {
-            return Err(Error::layout(OP, "bias", format_args!("strided {:?}", bias.strides()), "its stride must be 1"));
+            return Err(Error::layout(
+                OP,
+                "bias",
+                format_args!("strided {:?}", bias.strides()),
+                "its stride must be 1",
+            ));
         }
         Ok(Bias::Column(bias.dtype()))
     }

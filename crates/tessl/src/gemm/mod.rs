@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use serde::Serialize;
-use std::str::FromStr;
 
 /// Which family of kernels computes a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -43,7 +42,7 @@ pub enum Precision {
 
 macro_rules! names {
     ($type:ty, $what:literal, $expected:literal, { $($name:literal => $value:expr),* $(,)? }) => {
-        impl FromStr for $type {
+        impl std::str::FromStr for $type {
             type Err = crate::error::Error;
 
             fn from_str(s: &str) -> Result<Self> {
@@ -109,13 +108,7 @@ pub fn gemm(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend) -> Result<
 /// assert_eq!(c.read::<f32>()?, [1.5, 2.5, 0.0, 0.0]);
 /// # Ok::<(), tessl::Error>(())
 /// ```
-pub fn gemm_epilogue(
-    a: &Tensor,
-    b: &Tensor,
-    c: &Tensor,
-    backend: GemmBackend,
-    epilogue: Epilogue<'_>,
-) -> Result<()> {
+pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, epilogue: Epilogue<'_>) -> Result<()> {
     Gemm::new(a, b, c).backend(backend).epilogue(epilogue).run()
 }
 
@@ -156,7 +149,14 @@ pub struct Gemm<'a> {
 impl<'a> Gemm<'a> {
     /// `C = A B`.
     pub fn new(a: &'a Tensor, b: &'a Tensor, c: &'a Tensor) -> Self {
-        Gemm { a, b, c, backend: GemmBackend::default(), precision: Precision::default(), epilogue: Epilogue::default() }
+        Gemm {
+            a,
+            b,
+            c,
+            backend: GemmBackend::default(),
+            precision: Precision::default(),
+            epilogue: Epilogue::default(),
+        }
     }
 
     /// Which kernels compute the product.

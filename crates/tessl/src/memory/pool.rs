@@ -21,9 +21,6 @@ pub(crate) struct Memory {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
     limit: u64,
-    /// Test hook: fails device allocations while positive.
-    #[cfg(any(test, feature = "fault-injection"))]
-    pub(crate) fail_next: std::sync::atomic::AtomicU64,
 }
 
 struct State {
@@ -54,13 +51,7 @@ impl Memory {
             cache_count,
             external: Vec::new(),
         };
-        Arc::new(Memory {
-            backend,
-            state: Mutex::new(state),
-            limit: limit.unwrap_or(u64::MAX),
-            #[cfg(any(test, feature = "fault-injection"))]
-            fail_next: std::sync::atomic::AtomicU64::new(0),
-        })
+        Arc::new(Memory { backend, state: Mutex::new(state), limit: limit.unwrap_or(u64::MAX) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,7 +122,7 @@ impl Memory {
                 fits
             };
             if reserved {
-                match self.ask_device(capacity, usage) {
+                match self.backend.allocate(capacity, usage) {
                     Ok(raw) => {
                         let mut state = self.state();
                         state.stats.device_allocations += 1;
@@ -157,18 +148,6 @@ impl Memory {
         let device = self.backend.info().memory_bytes;
         let limit = if self.limit != u64::MAX || device == 0 { self.limit } else { device };
         Err(Error::OutOfMemory { requested: capacity, in_use, limit })
-    }
-
-    fn ask_device(&self, capacity: u64, usage: MemoryUse) -> Result<RawMemory> {
-        #[cfg(any(test, feature = "fault-injection"))]
-        {
-            use std::sync::atomic::Ordering;
-            let claimed = self.fail_next.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
-            if claimed.is_ok() {
-                return Err(Error::OutOfMemory { requested: capacity, in_use: 0, limit: 0 });
-            }
-        }
-        self.backend.allocate(capacity, usage)
     }
 
     pub(crate) fn release(&self, mut raw: RawMemory, capacity: u64, kind: BufferKind) {
@@ -199,11 +178,7 @@ impl Memory {
     }
 
     /// Imports memory of the caller's; ranges that overlap share one hazard identity.
-    pub(crate) fn import(
-        self: &Arc<Self>,
-        raw: RawMemory,
-        keep_alive: Box<dyn Any + Send + Sync>,
-    ) -> Arc<Allocation> {
+    pub(crate) fn import(self: &Arc<Self>, raw: RawMemory, keep_alive: Box<dyn Any + Send + Sync>) -> Arc<Allocation> {
         let mut state = self.state();
         state.external.retain(|(_, _, hazards)| hazards.strong_count() > 0);
         let (start, end) = (raw.device, raw.device + raw.bytes);

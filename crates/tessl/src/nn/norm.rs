@@ -10,6 +10,8 @@ use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
 const OP: &str = "rms_norm";
+/// A single axis of rows is walked in blocks of this many, so that row indices stay in 32 bits.
+const LONG_AXIS: usize = 1 << 30;
 
 /// `y = x * rsqrt(mean(x^2) + eps) * (weight + offset)` over the last axis.
 ///
@@ -101,7 +103,12 @@ impl<'a> RmsNorm<'a> {
             return Err(Error::DType { op: OP, operand: "x", actual: dtype, expected: "f32, f16 or bf16" });
         }
         if w.dtype() != dtype && w.dtype() != DType::F32 {
-            return Err(Error::DType { op: OP, operand: "weight", actual: w.dtype(), expected: "f32 or the dtype of `x`" });
+            return Err(Error::DType {
+                op: OP,
+                operand: "weight",
+                actual: w.dtype(),
+                expected: "f32 or the dtype of `x`",
+            });
         }
         if y.dtype() != dtype {
             return Err(Error::DType { op: OP, operand: "y", actual: y.dtype(), expected: "the dtype of `x`" });
@@ -147,9 +154,14 @@ impl<'a> RmsNorm<'a> {
         let rows = Self::join_axes(x, y);
         if rows.len() > 3 {
             let actual = format!("{:?} with strides {:?} and {:?}", x.shape(), x.strides(), y.strides());
-            return Err(Error::layout(OP, "x", actual, "at most three axes before the last may be strided on their own"));
+            return Err(Error::layout(
+                OP,
+                "x",
+                actual,
+                "at most three axes before the last may be strided on their own",
+            ));
         }
-        if let Some(&(extent, ..)) = rows.iter().skip(1).find(|r| r.0 as u64 > limit) {
+        if let Some(&(extent, ..)) = rows.iter().find(|r| rows.len() > 1 && r.0 as u64 > limit) {
             return Err(too_large("an extent", extent));
         }
         let count: u64 = x.shape()[..x.rank() - 1].iter().map(|&d| d as u64).product();
@@ -198,10 +210,15 @@ impl<'a> RmsNorm<'a> {
         let (count, n) = (desc.rows, desc.n);
         let prepared = rt.prepare(&Desc::RmsNorm(desc))?;
         let plan = &prepared.plan;
-        // Missing outer axes have extent 1 and are never stepped along.
+        // Missing outer axes have extent 1 and are never stepped along. One long axis is cut into blocks of 2^30 rows.
         let mut axes = [(1usize, 0usize, 0usize); 3];
-        let start = 3 - rows.len();
-        axes[start..].copy_from_slice(&rows);
+        match rows.as_slice() {
+            &[(_, xs, ys)] => {
+                let step = |s: usize| s.saturating_mul(LONG_AXIS);
+                axes = [(1, 0, 0), (LONG_AXIS, step(xs), step(ys)), (LONG_AXIS, xs, ys)];
+            }
+            rows => axes[3 - rows.len()..].copy_from_slice(rows),
+        }
         let small = |d: usize| u32::try_from(d).expect("INVARIANT: checked against the limit");
         let args = RmsNormArgs {
             x_s0: axes[0].1 as u64,
@@ -212,7 +229,7 @@ impl<'a> RmsNorm<'a> {
             y_s2: axes[2].2 as u64,
             rows: count,
             r1: small(axes[1].0),
-            r2: if rows.len() == 1 { u32::MAX >> 1 } else { small(axes[2].0) },
+            r2: small(axes[2].0),
             n,
             groups: plan.grid[0],
             eps: self.eps,

@@ -226,7 +226,10 @@ mod tests {
     /// The definition: some byte is in both.
     fn touches(a: &Rect, b: &Rect) -> bool {
         let bytes = |r: &Rect| -> Vec<u64> {
-            (0..r.rows).flat_map(|i| (0..r.width).map(move |j| (i, j))).map(|(i, j)| r.offset + i * r.pitch + j).collect()
+            (0..r.rows)
+                .flat_map(|i| (0..r.width).map(move |j| (i, j)))
+                .map(|(i, j)| r.offset + i * r.pitch + j)
+                .collect()
         };
         let (a, b) = (bytes(a), bytes(b));
         a.iter().any(|x| b.contains(x))

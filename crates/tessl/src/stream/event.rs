@@ -1,7 +1,7 @@
 //! Points in a stream: for other streams to wait for, and for the host.
 
-use super::hazard::Progress;
 use super::StreamCore;
+use super::hazard::Progress;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

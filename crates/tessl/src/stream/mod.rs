@@ -14,12 +14,12 @@ mod event;
 mod graph;
 mod hazard;
 
-pub use command::{ARGS_ALIGN, Access, Batch, Binding, Command, MAX_ARGS, Rect, Work};
+pub(crate) use self::core::{StreamCore, StreamLimits, copy};
 pub(crate) use command::Encoded;
+pub use command::{ARGS_ALIGN, Access, Batch, Binding, Command, MAX_ARGS, Rect, Work};
 pub use event::{Event, Ticket};
 pub use graph::{Graph, PingPong};
 pub(crate) use hazard::Hazards;
-pub(crate) use self::core::{StreamCore, StreamLimits};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -182,7 +182,7 @@ impl Stream {
     pub unsafe fn dispatch<'a>(
         &mut self,
         kernel: &crate::runtime::Kernel,
-        bind: impl FnOnce(&mut Binder<'a>) -> &mut Binder<'a>,
+        bind: impl for<'b> FnOnce(&'b mut Binder<'a>) -> &'b mut Binder<'a>,
     ) -> Result<()> {
         let mut binder = Binder::default();
         bind(&mut binder);

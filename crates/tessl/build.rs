@@ -1,0 +1,4 @@
+//! Nothing to build.
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+}
