@@ -21,9 +21,10 @@ constant constexpr uint SIMDGROUPS = THREADS / 32;
 // THREADS * KEEP vectors (8192 f16, 4096 f32) read their remainder twice.
 constant constexpr uint KEEP = 4;
 
-// Offset of row r, whose index splits into (outermost, middle, innermost).
-DEVFN ulong row_offset(ulong row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
-  ulong outer = row / r2;
+// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on every
+// GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
+DEVFN ulong row_offset(uint row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
+  const uint outer = row / r2;
   return outer / r1 * s0 + outer % r1 * s1 + row % r2 * s2;
 }
 
@@ -107,7 +108,8 @@ DEVFN void rms_rows(const device X* x, const device W* w, device X* y, constant 
   GRID_RELEASE;
   GRID_WAIT;
   uint half_used = 0;
-  for (ulong row = group; row < p.rows; row += p.groups) {
+  for (ulong r = group; r < p.rows; r += p.groups) {
+    const uint row = uint(r);
     const device X* xr = x + row_offset(row, p.r1, p.r2, p.x_s0, p.x_s1, p.x_s2);
     device X* yr = y + row_offset(row, p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2);
     threadgroup float* slots = part + half_used * SIMDGROUPS;
