@@ -51,7 +51,9 @@ impl Module {
     /// The kernels of this module in order of their names.
     pub fn kernels(&self) -> Vec<KernelInfo> {
         // SAFETY: the library was built from launch.h.
-        unsafe { self.library.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default() }
+        unsafe {
+            self.library.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default()
+        }
     }
 }
 

@@ -1,187 +1,15 @@
-//! The simdgroup GEMM: integer patterns compared with `==` over layouts, batches, edges and epilogues.
+//! The simdgroup GEMM on the simulator: layouts, batches, edges, epilogues.
 
 mod common;
 
 use common::args::GemmArgs;
-use common::{Buf, Elem, SCHEDULES, block, integer, skipped};
+use common::gemm::{Case, PLAIN, check};
+use common::{Buf, Elem, SCHEDULES, Target, block, skipped};
 use half::{bf16, f16};
-use tessl_sim::{Launch, Schedule, launch};
+use tessl_sim::{Launch, Schedule};
 
-const TILE: [usize; 2] = [64, 64];
-
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    m: usize,
-    n: usize,
-    k: usize,
-    batch: usize,
-    /// A and B stored transposed (their rows are then strided).
-    transposed: [bool; 2],
-    /// B has batch stride 0.
-    broadcast: bool,
-    alpha: f32,
-    beta: f32,
-    /// 0 none, 1 per column, 2 per row.
-    bias: u32,
-    bias_f32: bool,
-    activation: u32,
-}
-
-const PLAIN: Case = Case {
-    m: 1,
-    n: 1,
-    k: 1,
-    batch: 1,
-    transposed: [false, false],
-    broadcast: false,
-    alpha: 1.0,
-    beta: 0.0,
-    bias: 0,
-    bias_f32: true,
-    activation: 0,
-};
-
-/// A matrix in memory: strides, extent of one batch entry, elements in all.
-struct Layout {
-    rs: usize,
-    cs: usize,
-    bs: usize,
-    size: usize,
-}
-
-/// Rows or columns padded by 3 elements, batch entries by 5; the last row has no padding behind it.
-fn layout(rows: usize, cols: usize, transposed: bool, batch: usize) -> Layout {
-    let (lines, line) = if transposed { (cols, rows) } else { (rows, cols) };
-    let pitch = line + 3;
-    let bs = lines * pitch + 5;
-    let last = if lines == 0 || line == 0 { 0 } else { (lines - 1) * pitch + line };
-    let (rs, cs) = if transposed { (1, pitch) } else { (pitch, 1) };
-    Layout { rs, cs, bs, size: (batch - 1) * bs + last }
-}
-
-fn u(v: usize) -> u32 {
-    u32::try_from(v).unwrap()
-}
-
-fn check<T: Elem, O: Elem>(case: &Case, schedule: Schedule) {
-    let Case { m, n, k, batch, .. } = *case;
-    let la = layout(m, k, case.transposed[0], batch);
-    let lb = layout(k, n, case.transposed[1], if case.broadcast { 1 } else { batch });
-    let lc = layout(m, n, false, batch);
-    let b_bs = if case.broadcast { 0 } else { lb.bs };
-    let bias_len = [0, n, m][case.bias as usize];
-
-    // NaN everywhere except in the elements of the operands.
-    let (mut a, mut b, mut c) = (Buf::<T>::new(la.size, 1), Buf::<T>::new(lb.size, 1), Buf::<O>::new(lc.size, 1));
-    let mut bias32 = Buf::<f32>::filled(bias_len, 1, |i| integer(i, 4));
-    let mut bias_out = Buf::<O>::filled(bias_len, 1, |i| integer(i, 4));
-    for z in 0..batch {
-        for i in 0..m {
-            (0..k).for_each(|l| a.set(z * la.bs + i * la.rs + l * la.cs, integer((z * m + i) * k + l, 1)));
-            if case.beta != 0.0 {
-                (0..n).for_each(|j| c.set(z * lc.bs + i * lc.rs + j, integer((z * m + i) * n + j, 3)));
-            }
-        }
-        for l in 0..k {
-            (0..n).for_each(|j| b.set(z * b_bs + l * lb.rs + j * lb.cs, integer((z * k + l) * n + j, 2)));
-        }
-    }
-    let old: Vec<f64> = (0..lc.size).map(|i| c.get(i).f64()).collect();
-
-    let args = GemmArgs {
-        a_rs: la.rs as u64,
-        a_cs: la.cs as u64,
-        a_bs: la.bs as u64,
-        b_rs: lb.rs as u64,
-        b_cs: lb.cs as u64,
-        b_bs: b_bs as u64,
-        c_rs: lc.rs as u64,
-        c_bs: lc.bs as u64,
-        m: u(m),
-        n: u(n),
-        k: u(k),
-        batch: u(batch),
-        tile_m: u(TILE[0]),
-        tile_n: u(TILE[1]),
-        tile_k: 16,
-        tiles_m: u(m.div_ceil(TILE[0])),
-        tiles_n: u(n.div_ceil(TILE[1])),
-        bias: case.bias,
-        activation: case.activation,
-        alpha: case.alpha,
-        beta: case.beta,
-        reserved: 0,
-    };
-    let kernel = format!("gemm_simd_{}_{}", T::NAME, O::NAME);
-    let bias = if case.bias_f32 { bias32.ptr() } else { bias_out.ptr() };
-    let l = Launch {
-        kernel: &kernel,
-        constants: &[("BIAS_F32", f64::from(u8::from(case.bias_f32)))],
-        grid: [args.batch * args.tiles_m * args.tiles_n, 1, 1],
-        threads: 128,
-        args: &[a.ptr(), b.ptr(), c.ptr(), bias, block(&args)],
-        schedule,
-    };
-    // SAFETY: the buffers cover what `args` describes and outlive the call.
-    unsafe { launch(&l) }.unwrap_or_else(|e| panic!("{case:?} {schedule:?}: {e}"));
-
-    for z in 0..batch {
-        for i in 0..m {
-            for j in 0..n {
-                let at = z * lc.bs + i * lc.rs + j;
-                let product = |l: usize| {
-                    a.get(z * la.bs + i * la.rs + l * la.cs).f64() * b.get(z * b_bs + l * lb.rs + j * lb.cs).f64()
-                };
-                let mut t = f64::from(case.alpha) * (0..k).map(product).sum::<f64>();
-                if case.beta != 0.0 {
-                    t += f64::from(case.beta) * old[at];
-                }
-                if case.bias != 0 {
-                    t += bias32.get(if case.bias == 1 { j } else { i }).f64();
-                }
-                let got = c.get(at);
-                match activate(case.activation, t) {
-                    (want, 0.0) => assert_eq!(got, O::of(want), "{case:?} {schedule:?} [{z}, {i}, {j}]"),
-                    (want, bound) => {
-                        let bound = bound + want.abs() * O::UNIT * 1.01 + 6e-8;
-                        let error = (got.f64() - want).abs();
-                        assert!(error <= bound, "{case:?} [{z}, {i}, {j}]: act({t}) = {got:?}, want {want}");
-                    }
-                }
-            }
-        }
-    }
-    c.assert_untouched("C", |i| i % lc.bs / lc.rs < m && i % lc.bs % lc.rs < n);
-}
-
-/// The activation in f64 and an absolute bound of the kernel's own error; 0 where it is exact.
-fn activate(kind: u32, t: f64) -> (f64, f64) {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let bound = t.abs() * 4e-7;
-    match kind {
-        0 => (t, 0.0),
-        1 => (t.max(0.0), 0.0),
-        2 => (t * sigmoid(t), bound),
-        3 => (0.5 * t * erfc(-t / std::f64::consts::SQRT_2), bound + 1e-12),
-        _ => (t * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (t + 0.044715 * t.powi(3))), bound),
-    }
-}
-
-/// erfc by its Taylor series for small and its continued fraction for large arguments.
-fn erfc(x: f64) -> f64 {
-    if x.abs() < 3.0 {
-        let (mut term, mut sum) = (x, x);
-        for i in 1..200 {
-            let i = f64::from(i);
-            term *= -x * x / i;
-            sum += term / (2.0 * i + 1.0);
-        }
-        return 1.0 - 2.0 / std::f64::consts::PI.sqrt() * sum;
-    }
-    let y = x.abs();
-    let fraction = (1..=200).rev().fold(y, |f, i| y + f64::from(i) / 2.0 / f);
-    let tail = (-y * y).exp() / std::f64::consts::PI.sqrt() / fraction;
-    if x > 0.0 { tail } else { 2.0 - tail }
+fn expect<T: Elem, O: Elem>(case: &Case, schedule: Schedule) {
+    check::<T, O>(Target::Linked, case, schedule).unwrap_or_else(|e| panic!("{e}"));
 }
 
 fn all<T: Elem, O: Elem>() {
@@ -192,22 +20,22 @@ fn all<T: Elem, O: Elem>() {
     for schedule in SCHEDULES {
         for (m, n, k) in sizes {
             for transposed in [[false, false], [false, true], [true, false], [true, true]] {
-                check::<T, O>(&Case { m, n, k, transposed, ..PLAIN }, schedule);
+                expect::<T, O>(&Case { m, n, k, transposed, ..PLAIN }, schedule);
             }
         }
         let small = Case { m: 67, n: 35, k: 18, batch: 3, ..PLAIN };
         for broadcast in [false, true] {
-            check::<T, O>(&Case { broadcast, transposed: [true, false], ..small }, schedule);
+            expect::<T, O>(&Case { broadcast, transposed: [true, false], ..small }, schedule);
         }
         for (bias, bias_f32) in [(0, true), (1, true), (2, true), (1, false), (2, false)] {
             for beta in [0.0, 1.0, -2.0] {
-                check::<T, O>(&Case { alpha: 2.0, beta, bias, bias_f32, activation: 1, ..small }, schedule);
-                check::<T, O>(&Case { k: 0, beta, bias, bias_f32, ..small }, schedule);
+                expect::<T, O>(&Case { alpha: 2.0, beta, bias, bias_f32, activation: 1, ..small }, schedule);
+                expect::<T, O>(&Case { k: 0, beta, bias, bias_f32, ..small }, schedule);
             }
         }
         for activation in [2, 3, 4] {
-            check::<T, O>(&Case { alpha: 0.125, bias: 1, activation, ..small }, schedule);
-            check::<T, O>(&Case { alpha: 16.0, activation, ..small }, schedule);
+            expect::<T, O>(&Case { alpha: 0.125, bias: 1, activation, ..small }, schedule);
+            expect::<T, O>(&Case { alpha: 16.0, activation, ..small }, schedule);
         }
     }
 }
@@ -235,4 +63,55 @@ fn gemm_simd_f16_f32() {
 #[test]
 fn gemm_simd_f16_f16() {
     all::<f16, f16>();
+}
+
+/// Activations at the edges of f32: k = 0 and beta = 1 pass C straight into the activation.
+#[test]
+fn activation_extremes() {
+    if skipped("activation_extremes") {
+        return;
+    }
+    let inf = f64::INFINITY;
+    // Input, then relu, silu, gelu, gelu_tanh.
+    let table = [
+        (f64::NAN, [f64::NAN; 4]),
+        (inf, [inf; 4]),
+        (-inf, [0.0; 4]),
+        (1e30, [1e30f32.into(); 4]),
+        (-1e30, [0.0; 4]),
+        (200.0, [200.0; 4]),
+        (-200.0, [0.0; 4]),
+        (60.0, [60.0; 4]),
+        (0.0, [0.0; 4]),
+    ];
+    for activation in 1..=4 {
+        let mut c = Buf::<f32>::filled(table.len(), 0, |i| table[i].0);
+        let n = u32::try_from(table.len()).unwrap();
+        let args = GemmArgs {
+            c_rs: n.into(),
+            m: 1,
+            n,
+            batch: 1,
+            tiles_m: 1,
+            tiles_n: 1,
+            activation,
+            beta: 1.0,
+            ..GemmArgs::default()
+        };
+        let none = std::ptr::null_mut();
+        let l = Launch {
+            kernel: "gemm_simd_f32_f32",
+            constants: &[("BIAS_F32", 1.0)],
+            grid: [1, 1, 1],
+            threads: 128,
+            args: &[none, none, c.ptr(), none, block(&args)],
+            schedule: Schedule::Forward,
+        };
+        // SAFETY: k and bias are 0, so only C is touched, and it has n elements.
+        unsafe { tessl_sim::launch(&l) }.unwrap();
+        for (i, (x, want)) in table.iter().enumerate() {
+            let (got, want) = (c.get(i).f64(), want[activation as usize - 1]);
+            assert!(got == want || got.is_nan() && want.is_nan(), "activation {activation} of {x}: {got}, want {want}");
+        }
+    }
 }

@@ -3,7 +3,10 @@
 
 use half::{bf16, f16};
 use std::ffi::c_void;
-use tessl_sim::Schedule;
+use tessl_sim::{Launch, Module, Schedule};
+
+pub mod gemm;
+pub mod norm;
 
 #[path = "../../../tessl/src/args.rs"]
 #[allow(unreachable_pub, clippy::cast_possible_truncation)]
@@ -24,6 +27,37 @@ pub fn skipped(test: &str) -> bool {
         }
     }
 }
+
+/// Where a kernel comes from: the repository, or a text compiled by the test.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    Linked,
+    Module(&'a Module),
+}
+
+impl Target<'_> {
+    /// # Safety
+    /// As [`tessl_sim::launch`].
+    pub unsafe fn launch(self, launch: &Launch) -> Result<(), String> {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Target::Linked => tessl_sim::launch(launch),
+                Target::Module(module) => module.launch(launch),
+            }
+        }
+    }
+}
+
+/// Returns `Err(format!(..))` unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;
 
 pub trait Elem: Copy + PartialEq + std::fmt::Debug {
     /// As kernel names spell it.
@@ -128,11 +162,16 @@ impl<T: Elem> Buf<T> {
     }
 
     /// All elements that `written` denies must still be the canary.
-    pub fn assert_untouched(&self, what: &str, written: impl Fn(usize) -> bool) {
+    pub fn untouched(&self, what: &str, written: impl Fn(usize) -> bool) -> Result<(), String> {
         for (i, v) in self.store.iter().enumerate() {
             let inside = i >= self.start && i < self.start + self.len && written(i - self.start);
-            assert!(inside || v.bits() == T::NAN.bits(), "{what}: element {} written", i as isize - self.start as isize);
+            ensure!(
+                inside || v.bits() == T::NAN.bits(),
+                "{what}: element {} written",
+                i as isize - self.start as isize
+            );
         }
+        Ok(())
     }
 }
 
