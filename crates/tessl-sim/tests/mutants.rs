@@ -7,6 +7,8 @@ use common::{SCHEDULES, Target, gemm, norm, skipped};
 use half::{bf16, f16};
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use tessl_sim::Module;
 
 /// How a planted bug must come to light.
@@ -24,7 +26,12 @@ const BARRIER: &str = "threadgroup_barrier(mem_flags::mem_threadgroup);";
 const NORM: &str = "simt/norm.metal";
 const GEMM: &str = "metal/gemm_simdgroup.metal";
 
-const QUICK: [Mutant; 12] = [
+/// Tells the child process which mutant it is.
+const SELECT: &str = "TESSL_SIM_MUTANT";
+/// Its exit status when the compiler rejects the text.
+const REJECTED: i32 = 42;
+
+static QUICK: [Mutant; 12] = [
     (NORM, BARRIER, "", Run),
     (NORM, "half_used ^= 1;", "", Run),
     (NORM, BARRIER, "simdgroup_barrier(mem_flags::mem_threadgroup);", Run),
@@ -39,12 +46,12 @@ const QUICK: [Mutant; 12] = [
     (GEMM, "threadgroup float* strip =", "device float* strip =", Compiler),
 ];
 
-const DEEP: [Mutant; 17] = [
+static DEEP: [Mutant; 17] = [
     (NORM, "if (lane == 0) part[sg] = v;", "if (lane == 0) part[sg] = simd_sum(v);", Run),
     (NORM, "v = simd_sum(v);", "if (lane < 16) v = simd_sum(v);", Run),
     (NORM, "i < SIMDGROUPS; i++) sum", "i < SIMDGROUPS - 1; i++) sum", Run),
     (NORM, "w + i * E, scale, p.weight_offset);\n  }", "w + i * E + 1, scale, p.weight_offset);\n  }", Run),
-    (NORM, "row += p.groups", "row += p.groups + 1", Run),
+    (NORM, "r += p.groups", "r += p.groups + 1", Run),
     (NORM, "(float(w[tail]) + p.weight_offset)", "float(w[tail])", Run),
     (NORM, "device X* y, constant RmsNormArgs& p", "threadgroup X* y, constant RmsNormArgs& p", Compiler),
     (NORM, "const float scale =", "p.n = 3; const float scale =", Compiler),
@@ -104,20 +111,58 @@ fn suite(file: &str, target: Target) -> Result<(), String> {
     if file == NORM { norm_suite(target) } else { gemm_suite(target) }
 }
 
-fn survives(mutants: &[Mutant]) -> Vec<String> {
-    let mut holes = Vec::new();
-    for (file, from, to, by) in mutants {
-        let original = text(file);
-        assert!(original.contains(from), "{file} no longer contains {from:?}");
-        let outcome = match Module::compile("mutant", &original.replacen(from, to, 1)) {
-            Err(_) => Some(Compiler),
-            Ok(module) => suite(file, Target::Module(&module)).err().map(|_| Run),
-        };
-        if outcome != Some(*by) {
-            holes.push(format!("{file}: {from:?} -> {to:?}: expected {by:?}, was {outcome:?}"));
+/// Compiles and runs one mutant, in a process of its own: a wrong address may end it.
+fn outcome(set: &str, index: usize) -> Option<Caught> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "one_mutant", "--ignored", "--nocapture"])
+        .env(SELECT, format!("{set} {index}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match child.try_wait().unwrap() {
+            Some(status) if status.success() => return None,
+            Some(status) if status.code() == Some(REJECTED) => return Some(Compiler),
+            Some(_) => return Some(Run),
+            None if Instant::now() > deadline => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return Some(Run);
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
         }
     }
-    holes
+}
+
+/// The body of the child process of [`outcome`].
+#[test]
+#[ignore = "started by the tests below, one process per mutant"]
+fn one_mutant() {
+    let Ok(select) = std::env::var(SELECT) else { return };
+    let (set, index) = select.split_once(' ').unwrap();
+    let (file, from, to, _) = set_named(set)[index.parse::<usize>().unwrap()];
+    match Module::compile("mutant", &text(file).replacen(from, to, 1)) {
+        Err(_) => std::process::exit(REJECTED),
+        Ok(module) => suite(file, Target::Module(&module)).unwrap(),
+    }
+}
+
+fn set_named(name: &str) -> &'static [Mutant] {
+    if name == "deep" { &DEEP } else { &QUICK }
+}
+
+fn assert_all_caught(set: &str) {
+    let mut holes = Vec::new();
+    for (index, (file, from, to, by)) in set_named(set).iter().enumerate() {
+        assert!(text(file).contains(from), "{file} no longer contains {from:?}");
+        let was = outcome(set, index);
+        if was != Some(*by) {
+            holes.push(format!("{file}: {from:?} -> {to:?}: expected {by:?}, was {was:?}"));
+        }
+    }
+    assert!(holes.is_empty(), "{}", holes.join("\n"));
 }
 
 fn can_compile(test: &str) -> bool {
@@ -135,7 +180,7 @@ fn the_suites_pass_on_the_kernels_as_they_are() {
 #[test]
 fn planted_bugs_are_caught() {
     if can_compile("mutants") {
-        assert_eq!(survives(&QUICK), Vec::<String>::new());
+        assert_all_caught("quick");
     }
 }
 
@@ -143,6 +188,6 @@ fn planted_bugs_are_caught() {
 #[ignore = "a minute of compilations"]
 fn more_planted_bugs_are_caught() {
     if can_compile("mutants") {
-        assert_eq!(survives(&DEEP), Vec::<String>::new());
+        assert_all_caught("deep");
     }
 }

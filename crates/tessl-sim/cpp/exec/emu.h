@@ -32,6 +32,8 @@ void* threadgroup_memory(size_t bytes, size_t align);
 
 unsigned lane();
 int group_threads();
+// Whether a simdgroup_store takes effect before the lanes meet (backward schedule) or after.
+bool store_first();
 // Lane of a cooperative scope of 1, 32 or more threads, and a rendezvous of that scope.
 unsigned scope_lane(int lanes);
 void scope_sync(int lanes, int line = __builtin_LINE());

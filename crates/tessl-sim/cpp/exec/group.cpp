@@ -34,17 +34,17 @@ Group::Group(const Kernel& kernel, void* const* args, const std::vector<Constant
       args_(args),
       constants_(constants),
       threads_(threads),
+      backward_(seed == 1),
       fibers_(threads),
       simdgroups_(threads / LANES),
       lane_order_(threads),
       simdgroup_order_(threads / LANES) {
-  const bool backward = seed == 1;
   for (uint32_t i = 0; i < threads; i++) {
     fibers_[i].stack = stack_new();
-    lane_order_[i] = backward ? i / LANES * LANES + (LANES - 1 - i % LANES) : i;
+    lane_order_[i] = backward_ ? i / LANES * LANES + (LANES - 1 - i % LANES) : i;
   }
   const uint32_t count = threads / LANES;
-  for (uint32_t i = 0; i < count; i++) simdgroup_order_[i] = backward ? count - 1 - i : i;
+  for (uint32_t i = 0; i < count; i++) simdgroup_order_[i] = backward_ ? count - 1 - i : i;
   if (seed > 1) {
     uint32_t state = seed;
     shuffle(simdgroup_order_.data(), count, state);
@@ -244,6 +244,8 @@ const unsigned char* exchange(const void* value, size_t bytes, Op op, int line) 
 void* threadgroup_memory(size_t bytes, size_t align) { return active->memory(bytes, align); }
 
 unsigned lane() { return active->current().ids.lane; }
+
+bool store_first() { return active->backward(); }
 
 int group_threads() { return int(active->threads()); }
 

@@ -66,6 +66,7 @@ class Group {
 
   const Fiber& current() const { return *current_; }
   uint32_t threads() const { return threads_; }
+  bool backward() const { return backward_; }
 
  private:
   void reset(const uint32_t id[3]);
@@ -79,6 +80,7 @@ class Group {
   void* const* args_;
   const std::vector<Constant>& constants_;
   uint32_t threads_;
+  bool backward_;
   std::vector<Fiber> fibers_;
   std::vector<Simdgroup> simdgroups_;
   std::vector<uint32_t> lane_order_, simdgroup_order_;

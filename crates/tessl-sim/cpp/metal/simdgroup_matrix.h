@@ -36,6 +36,8 @@ inline simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
   return m;
 }
 
+// A load or store orders nothing between lanes; that the lanes meet is only a check for divergence. A store therefore
+// happens before the meeting under one schedule and after it under others, so that a missing barrier on either side shows.
 #define EMU_MATRIX_ACCESS(AS)                                                                                        \
   template <class T>                                                                                                 \
   inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* s, ulong pitch = 8, ulong2 origin = ulong2{0, 0}, \
@@ -52,7 +54,7 @@ inline simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
   inline void simdgroup_store(simdgroup_matrix<T, 8, 8> d, AS T* s, ulong pitch = 8, ulong2 origin = ulong2{0, 0},   \
                               bool transpose = false, int line = __builtin_LINE()) {                                 \
     char nothing = 0;                                                                                                \
-    emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                                         \
+    if (!emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                \
     int r, c;                                                                                                        \
     d.place(r, c);                                                                                                   \
     for (int i = 0; i < 2; i++) {                                                                                    \
@@ -62,6 +64,7 @@ inline simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
         s[(origin.y + r) * pitch + origin.x + c + i] = d.e[i];                                                       \
       }                                                                                                              \
     }                                                                                                                \
+    if (emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                 \
   }
 EMU_MATRIX_ACCESS(device)
 #ifndef EMU_FLAT
