@@ -108,7 +108,7 @@ pub fn check<T: Elem, O: Elem>(target: Target, case: &Case, schedule: Schedule) 
         activation: case.activation,
         alpha: case.alpha,
         beta: case.beta,
-        reserved: 0,
+        bias_typed: 0,
     };
     let kernel = format!("gemm_simd_{}_{}", T::NAME, O::NAME);
     let bias = if case.bias_f32 { bias32.ptr() } else { bias_out.ptr() };
