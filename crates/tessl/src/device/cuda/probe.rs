@@ -122,7 +122,7 @@ pub(crate) fn info(index: u32) -> DeviceInfo {
 ///
 /// # Errors
 /// `Unavailable` with what is missing and every path tried; `Device` from the driver.
-pub(crate) fn open(index: u32) -> Result<Arc<dyn Backend>> {
+pub(crate) fn open(index: u32, _options: &crate::RuntimeOptions) -> Result<Arc<dyn Backend>> {
     let unavailable = |missing: Missing| missing.into_error(index);
     let (driver, found) = probe().map_err(unavailable)?;
     let here = found.get(index as usize).ok_or_else(|| no_such_device(index, found.len()).into_error(index))?;
@@ -140,7 +140,7 @@ mod tests {
         let all = enumerate();
         assert_eq!(all[0].id, "cuda:0");
         assert_eq!(info(0), all[0]);
-        match (&all[0].missing, open(0)) {
+        match (&all[0].missing, open(0, &crate::RuntimeOptions::new())) {
             (Some(reason), Err(error)) => {
                 assert!(error.to_string().contains(reason.as_str()), "{error}");
                 assert!(all[0].help.is_some(), "{reason}");
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_index_that_does_not_exist_is_unavailable() {
-        let error = open(4096).err().unwrap();
+        let error = open(4096, &crate::RuntimeOptions::new()).err().unwrap();
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
         assert!(info(4096).missing.is_some());
     }
