@@ -88,7 +88,7 @@ impl Registry {
             op: "pipeline",
             what: "kernel",
             name: format!("{}::{}", key.module, key.name).into(),
-            state: "does not exist",
+            taken: false,
         };
         let pipeline = if let Some(module) = source::module(&key.module) {
             let options = source::options(self.sm, key, module.one_entry());
@@ -121,7 +121,7 @@ impl Registry {
             op: "add_library",
             what,
             name: name.into(),
-            state: "is already registered",
+            taken: true,
         };
         if source::module(name).is_some() || self.names().libraries.contains_key(name) {
             return Err(taken("library", name));
