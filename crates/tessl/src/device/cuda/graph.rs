@@ -168,7 +168,9 @@ impl Building<'_> {
                 .flat_map(|p: CopyPiece| p.runs(MAX_RUN))
                 .try_for_each(|p| {
                     // SAFETY: both sides lie inside allocations that the captured batch keeps alive.
-                    push(&mut |out| unsafe { (f.graph_copy)(out, self.graph, from, count, &p.node(), self.context.raw) })
+                    push(&mut |out| unsafe {
+                        (f.graph_copy)(out, self.graph, from, count, &p.node(), self.context.raw)
+                    })
                 }),
             (Work::Fill(byte), [target, ..]) => {
                 pieces([target], self.context.max_pitch).try_for_each(|p: FillPiece| {

@@ -12,10 +12,10 @@ pub mod tables;
 mod backend;
 #[cfg(feature = "cuda")]
 mod cache;
-#[cfg(feature = "cuda")]
-mod context;
 #[cfg(all(test, feature = "cuda"))]
 mod compile_tests;
+#[cfg(feature = "cuda")]
+mod context;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
