@@ -52,7 +52,9 @@ impl Target<'_> {
 /// Returns `Err(format!(..))` unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+        // Not `if !condition`: a comparison with NaN is false, and must fail.
+        if $condition {
+        } else {
             return Err(format!($($message)+));
         }
     };
