@@ -22,7 +22,7 @@ struct GemmArgs {
   uint activation;
   float alpha;
   float beta;
-  uint reserved;
+  uint bias_typed;
 };
 static_assert(sizeof(GemmArgs) == 120, "args layout");
 struct RmsNormArgs {

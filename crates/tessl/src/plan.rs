@@ -1,0 +1,81 @@
+//! Desc -> Plan: a pure function from a problem and a device profile to a kernel and its geometry.
+
+use crate::device::{self, DeviceKind, DeviceProfile};
+use crate::error::Result;
+use crate::gemm::GemmDesc;
+use crate::nn::RmsNormDesc;
+use serde::Serialize;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+
+/// A problem as data: classes, never values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Desc {
+    /// Matrix product.
+    Gemm(GemmDesc),
+    /// Root-mean-square normalisation.
+    RmsNorm(RmsNormDesc),
+}
+
+/// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct KernelKey {
+    /// File stem of the source (`norm`, `gemm_mma`, ..), or the caller's library.
+    pub module: Cow<'static, str>,
+    /// Entry point.
+    pub name: Cow<'static, str>,
+    /// Function constants by name.
+    pub constants: SmallVec<[(&'static str, u32); 4]>,
+}
+
+impl KernelKey {
+    /// A kernel of the library itself.
+    pub fn builtin(module: &'static str, name: impl Into<Cow<'static, str>>) -> Self {
+        KernelKey { module: Cow::Borrowed(module), name: name.into(), constants: SmallVec::new() }
+    }
+
+    /// The same kernel with a function constant set.
+    pub fn constant(mut self, name: &'static str, value: u32) -> Self {
+        self.constants.push((name, value));
+        self
+    }
+}
+
+/// The chosen kernel, its geometry and the table row that chose it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Kernel variant.
+    pub kernel: KernelKey,
+    /// Rows, columns and depth of one tile (rows, elements and 1 for row-wise kernels).
+    pub tile: [u32; 3],
+    /// Tiles (or rows) along each axis, before flattening into the grid.
+    pub tiles: [u32; 3],
+    /// Threadgroups launched.
+    pub grid: [u32; 3],
+    /// Threads of one threadgroup (1 on the CPU).
+    pub threads: u32,
+    /// Buffers in flight along k.
+    pub stages: u32,
+    /// Parts that k is split into.
+    pub split: u32,
+    /// Threadgroup memory asked for at launch, in bytes.
+    pub shared_bytes: u32,
+    /// Scratch memory, in bytes.
+    pub scratch_bytes: u64,
+    /// The rule that chose this plan.
+    pub reason: &'static str,
+}
+
+/// Chooses the kernel for `desc` on a device with this profile. Pure: same arguments, same plan, on any machine.
+///
+/// # Errors
+/// [`Error::Unsupported`](crate::Error::Unsupported) when the device has no kernel for the problem, with the numbers where a limit is in the way.
+pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
+    match profile.kind {
+        DeviceKind::Cpu => device::cpu::plan(desc, profile),
+        DeviceKind::Cuda => device::cuda::plan(desc, profile),
+        DeviceKind::Metal => device::metal::plan(desc, profile),
+    }
+}
