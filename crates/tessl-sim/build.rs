@@ -57,7 +57,7 @@ fn find_clang() -> Result<PathBuf, String> {
         || {
             format!(
                 "no clang++ of version {OLDEST_CLANG} or later found: install one (Debian, Ubuntu: `apt install clang-19`) \
-                 or name it in TESSL_SIM_CXX, then rebuild tessl-sim"
+                 or name it in TESSL_SIM_CXX, then `cargo clean -p tessl-sim`"
             )
         },
     )

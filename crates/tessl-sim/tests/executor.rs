@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Buf, SCHEDULES, Target, block, skipped};
+use common::{Buf, SCHEDULES, Target, block, cannot_compile};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use tessl_sim::{Launch, Module, Schedule};
@@ -78,12 +78,9 @@ KERNEL(last_arriver, 64, SCRATCH(float, parts, 0), SCRATCH(atomic_uint, count, 1
 }
 ";
 
-fn module() -> Option<&'static Module> {
+fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    if skipped("executor") || tessl_sim::sanitized() {
-        return None;
-    }
-    Some(MODULE.get_or_init(|| Module::compile("executor", TEXT).unwrap_or_else(|e| panic!("{e}"))))
+    MODULE.get_or_init(|| Module::compile("executor", TEXT).unwrap_or_else(|e| panic!("{e}")))
 }
 
 fn launch(
@@ -95,7 +92,7 @@ fn launch(
 ) -> Result<(), String> {
     let l = Launch { kernel, constants, grid: [grid, 1, 1], threads: 64, args, schedule };
     // SAFETY: each test passes buffers of at least the 64 elements that its kernel touches.
-    unsafe { Target::Module(module().unwrap()).launch(&l) }
+    unsafe { Target::Module(module()).launch(&l) }
 }
 
 /// Runs a kernel of the form (y, n) and returns its result or its error.
@@ -107,7 +104,7 @@ fn simple(kernel: &str, n: u32, schedule: Schedule) -> Result<Vec<f32>, String> 
 
 #[test]
 fn divergence_is_an_error() {
-    if module().is_none() {
+    if cannot_compile("divergence_is_an_error") {
         return;
     }
     for schedule in SCHEDULES {
@@ -127,7 +124,7 @@ fn divergence_is_an_error() {
 
 #[test]
 fn threadgroup_memory_starts_as_nan() {
-    if module().is_none() {
+    if cannot_compile("threadgroup_memory_starts_as_nan") {
         return;
     }
     let y = simple("uninitialised", 5, Schedule::Forward).unwrap();
@@ -136,7 +133,7 @@ fn threadgroup_memory_starts_as_nan() {
 
 #[test]
 fn exchanges_and_memory_mean_the_same_under_each_schedule() {
-    if module().is_none() {
+    if cannot_compile("exchanges_and_memory_mean_the_same_under_each_schedule") {
         return;
     }
     for schedule in SCHEDULES {
@@ -149,7 +146,7 @@ fn exchanges_and_memory_mean_the_same_under_each_schedule() {
 
 #[test]
 fn wrong_launches_are_errors() {
-    if module().is_none() {
+    if cannot_compile("wrong_launches_are_errors") {
         return;
     }
     let mut y = Buf::<f32>::new(64, 0);
@@ -165,7 +162,7 @@ fn wrong_launches_are_errors() {
 
 #[test]
 fn constants_belong_to_a_launch_and_threads_may_launch_at_once() {
-    if module().is_none() {
+    if cannot_compile("constants_belong_to_a_launch_and_threads_may_launch_at_once") {
         return;
     }
     std::thread::scope(|scope| {
@@ -190,7 +187,7 @@ fn constants_belong_to_a_launch_and_threads_may_launch_at_once() {
 /// The first fault is kept, later ones and later launches do not overwrite it, and the store is skipped.
 #[test]
 fn a_fault_is_recorded_once() {
-    if module().is_none() {
+    if cannot_compile("a_fault_is_recorded_once") {
         return;
     }
     for schedule in SCHEDULES {
@@ -212,7 +209,7 @@ fn a_fault_is_recorded_once() {
 
 #[test]
 fn the_last_threadgroup_sees_all_parts() {
-    if module().is_none() {
+    if cannot_compile("the_last_threadgroup_sees_all_parts") {
         return;
     }
     for schedule in SCHEDULES {

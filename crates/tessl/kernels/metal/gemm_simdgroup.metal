@@ -13,6 +13,7 @@
 // bias is f32 when BIAS_F32, else C's type; it is not touched when p.bias is 0.
 FCONST(bool, BIAS_F32, 0);
 
+// AUDIT: kernel=gemm_simd_* TILE_M=64 TILE_N=64 TILE_K=16 THREADS=128
 constant constexpr uint TILE_M = 64;
 constant constexpr uint TILE_N = 64;
 constant constexpr uint TILE_K = 16;

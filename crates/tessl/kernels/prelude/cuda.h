@@ -187,7 +187,11 @@ DEVFN T simd_min(T v) {
 
 // --- mathematics -----------------------------------------------------------------------------------------------------
 
-// Bounds of the CUDA programming guide: exp 1 ulp, log 1 ulp, sin and cos 2 ulp, sqrt and division correctly rounded.
+// Bounds of the CUDA programming guide: exp 1 ulp, log 1 ulp, sin, cos and rsqrt 2 ulp, sqrt and division correctly
+// rounded.
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fc00000)
+
 namespace precise {
 DEVFN float exp(float x) { return ::expf(x); }
 DEVFN float exp2(float x) { return ::exp2f(x); }
@@ -196,6 +200,7 @@ DEVFN float log2(float x) { return ::log2f(x); }
 DEVFN float sin(float x) { return ::sinf(x); }
 DEVFN float cos(float x) { return ::cosf(x); }
 DEVFN float sqrt(float x) { return ::sqrtf(x); }
+DEVFN float rsqrt(float x) { return ::rsqrtf(x); }
 DEVFN float pow(float x, float y) { return ::powf(x, y); }
 }  // namespace precise
 namespace fast {
