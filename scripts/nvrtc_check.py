@@ -24,6 +24,7 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OPTIONS = ["-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-options=-v"]
 PRELUDE = ["cuda.h", "args.h", "pack.h", "activation.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
@@ -128,7 +129,7 @@ def check_file(nvrtc, kernels, path, arch, keep):
     problems, widest, compiled = [], (0, 0), 0
     for constants in variants(source):
         for pdl in [False, True] if has_dependent_launch(arch) else [False]:
-            options = [f"-arch={arch}", "-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-options=-v", *(["-DGPU_PDL"] if pdl else [])]
+            options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
             options += [f"-DFC_{name}={value}" for name, value in constants.items()]
             options += [f"-D{entry}" for entry in entries]
             what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
@@ -156,7 +157,7 @@ def check_file(nvrtc, kernels, path, arch, keep):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="kernel files (default: all of kernels/simt and kernels/cuda)")
+    parser.add_argument("files", nargs="*", help="kernel files (default: all, and the prelude's own test)")
     parser.add_argument("--nvrtc", metavar="PATH", help="libnvrtc.so to load")
     parser.add_argument("--arch", action="append", metavar="SM", help="architecture, repeatable (sm_80, sm_90a)")
     parser.add_argument("--kernels", default=os.path.join(ROOT, "crates", "tessl", "kernels"), metavar="DIR")
@@ -174,6 +175,7 @@ def main():
     files = options.files or sorted(
         glob.glob(os.path.join(options.kernels, "simt", "*.metal"))
         + glob.glob(os.path.join(options.kernels, "cuda", "*.cu"))
+        + glob.glob(os.path.join(ROOT, "crates", "tessl-sim", "tests", "vocabulary.metal"))
     )
     print(f"NVRTC {nvrtc.version}: {len(files)} files")
     failed = 0

@@ -9,7 +9,7 @@ DEVFN float sigmoid(float x) {
 }
 
 // tanh(x) = sign(x) (1 - e) / (1 + e), e = exp(-2|x|). Saturates to +-1 and never gives NaN from overflow, as the
-// (t - 1) / (t + 1) form does above 45. Absolute error below 1.5e-7; not for use where relative accuracy near 0 matters.
+// (t - 1) / (t + 1) form does above 45. Absolute error below 1.5e-7; relative accuracy is lost near 0.
 DEVFN float tanh_saturating(float x) {
   float e = precise::exp(x < 0.0f ? 2.0f * x : -2.0f * x);
   float t = (1.0f - e) / (1.0f + e);

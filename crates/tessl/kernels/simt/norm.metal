@@ -21,8 +21,8 @@ constant constexpr uint SIMDGROUPS = THREADS / 32;
 // THREADS * KEEP vectors (8192 f16, 4096 f32) read their remainder twice.
 constant constexpr uint KEEP = 4;
 
-// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on every
-// GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
+// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on
+// every GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
 DEVFN ulong row_offset(uint row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
   const uint outer = row / r2;
   return outer / r1 * s0 + outer % r1 * s1 + row % r2 * s2;
@@ -38,8 +38,8 @@ DEVFN float group_sum(float v, threadgroup float* part, uint lane, uint sg) {
   return sum;
 }
 
-// 1 / sqrt(v). One Newton step makes the 2 ulp of rsqrt one ulp; an IEEE division and root would be calls of slow paths,
-// around which registers spill. At 0, infinity and NaN the step has no meaning and rsqrt is exact.
+// 1 / sqrt(v). One Newton step makes the 2 ulp of rsqrt one ulp; an IEEE division and root would be calls of slow
+// paths, around which registers spill. At 0, infinity and NaN the step has no meaning and rsqrt is exact.
 DEVFN float inverse_root(float v) {
   const float r = precise::rsqrt(v);
   const float refined = fma(0.5f * r, fma(-v * r, r, 1.0f), r);
