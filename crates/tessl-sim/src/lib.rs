@@ -16,10 +16,12 @@
 //! crate. An out-of-range or misaligned access ends the process with a report. It needs `libclang-rt-19-dev`. A
 //! separate target folder keeps both builds.
 
+mod device;
 mod launch;
 pub mod lint;
 mod module;
 mod toolchain;
 
+pub use device::{SimDevice, open};
 pub use launch::{KernelInfo, Launch, Schedule, available, kernels, launch, sanitized};
 pub use module::Module;
