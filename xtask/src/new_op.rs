@@ -1,6 +1,7 @@
 //! `cargo xtask new-op NAME --family FAMILY`: skeletons of a new op in each layer, by templates.
 
 use crate::context::Context;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -27,9 +28,9 @@ const LAYERS: [Layer; 5] = [
         parent: Some("crates/tessl-oracle/src/lib.rs"),
     },
     Layer {
-        path: "crates/tessl/src/device/cpu/nn/@family@.rs",
+        path: "crates/tessl/src/device/cpu/@family@.rs",
         template: include_str!("../templates/cpu.rs.txt"),
-        parent: Some("crates/tessl/src/device/cpu/nn/mod.rs"),
+        parent: Some("crates/tessl/src/device/cpu/mod.rs"),
     },
     Layer {
         path: "crates/tessl/kernels/simt/@family@.metal",
@@ -41,6 +42,29 @@ const LAYERS: [Layer; 5] = [
         template: include_str!("../templates/conformance.rs.txt"),
         parent: Some("crates/tessl-conformance/src/lib.rs"),
     },
+];
+
+/// A row that each op adds to a file that is there: before the line `}` that closes `block`, or at the end.
+struct Row {
+    path: &'static str,
+    block: Option<&'static str>,
+    template: &'static str,
+}
+
+const ROWS: [Row; 5] = [
+    Row {
+        path: "crates/tessl/src/plan.rs",
+        block: Some("pub enum Desc {"),
+        template: include_str!("../templates/variant.rs.txt"),
+    },
+    Row {
+        path: "crates/tessl/src/args.rs",
+        block: Some("args! {"),
+        template: include_str!("../templates/args.rs.txt"),
+    },
+    Row { path: "crates/tessl/src/nn/desc.rs", block: None, template: include_str!("../templates/desc.rs.txt") },
+    Row { path: "crates/tessl/src/nn/mod.rs", block: None, template: "pub use desc::@Name@Desc;\n" },
+    Row { path: "crates/tessl/src/nn/mod.rs", block: None, template: "pub use @family@::@Name@;\n" },
 ];
 
 const BY_HAND: &str = include_str!("../templates/by-hand.txt");
@@ -76,37 +100,59 @@ impl<'a> Op<'a> {
     }
 
     fn fill(&self, template: &str) -> String {
-        template.replace("@name@", self.name).replace("@Name@", &camel(self.name)).replace("@family@", self.family)
+        let names = template.replace("@name@", self.name).replace("@Name@", &camel(self.name));
+        names.replace("@NAME@", &self.name.to_uppercase()).replace("@family@", self.family)
     }
 
-    /// Writes all layers below `root`, and nothing when one of them has the op already.
+    /// Writes all layers and rows below `root`, and nothing when one of them has the op already.
     fn write(&self, root: &Path) -> Result<Vec<String>, String> {
-        let mut files: Vec<(String, String)> = Vec::new();
+        let mut files: BTreeMap<String, String> = BTreeMap::new();
+        let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("{path}: {e}"));
         for layer in &LAYERS {
             let path = self.fill(layer.path);
-            let old = fs::read_to_string(root.join(&path)).ok();
             let (head, item) =
                 layer.template.split_once(ITEM).ok_or_else(|| format!("{path}: template without `{ITEM}`"))?;
-            let (head, item) = (self.fill(head), self.fill(item));
-            let named =
-                |line: &&str| !line.starts_with("//") && (line.contains(self.name) || line.contains(&camel(self.name)));
-            let first = item.lines().find(named).unwrap_or_default();
-            if old.as_deref().is_some_and(|text| text.contains(first)) {
+            let item = self.fill(item);
+            let text = if root.join(&path).exists() {
+                read(&path)?
+            } else {
+                if let Some(parent) = layer.parent {
+                    files.insert(parent.to_owned(), with_module(&read(parent)?, self.family));
+                }
+                self.fill(head)
+            };
+            let names = [self.name.to_owned(), camel(self.name), self.name.to_uppercase()];
+            let named = |line: &&str| !line.starts_with("//") && names.iter().any(|name| line.contains(name));
+            let first = item.lines().find(named).ok_or_else(|| format!("{path}: template that names no op"))?;
+            if text.contains(first) {
                 return Err(format!("{path} has `{first}` already"));
             }
-            if let (None, Some(parent)) = (&old, layer.parent) {
-                let text = fs::read_to_string(root.join(parent)).map_err(|e| format!("{parent}: {e}"))?;
-                files.push((parent.to_owned(), with_module(&text, self.family)));
-            }
-            files.push((path, format!("{}\n{item}", old.unwrap_or(head).trim_end_matches('\n').to_owned() + "\n")));
+            files.insert(path, format!("{}\n\n{item}", text.trim_end()));
+        }
+        for row in &ROWS {
+            let text = files.remove(row.path).map_or_else(|| read(row.path), Ok)?;
+            let lines = self.fill(row.template);
+            let new = match row.block {
+                Some(block) => at_end_of(&text, block, &lines).ok_or_else(|| format!("{}: no `{block}`", row.path))?,
+                None if lines.lines().count() > 1 => format!("{text}\n{lines}"),
+                None => text + &lines,
+            };
+            files.insert(row.path.to_owned(), new);
         }
         for (path, text) in &files {
             let file = root.join(path);
             let folder = file.parent().unwrap_or(root);
             fs::create_dir_all(folder).and_then(|()| fs::write(&file, text)).map_err(|e| format!("{path}: {e}"))?;
         }
-        Ok(files.into_iter().map(|(path, _)| path).collect())
+        Ok(files.into_keys().collect())
     }
+}
+
+/// The text with `lines` before the `}` that closes `block`.
+fn at_end_of(text: &str, block: &str, lines: &str) -> Option<String> {
+    let start = text.find(&format!("\n{block}\n"))?;
+    let end = start + text[start..].find("\n}\n")? + 1;
+    Some([&text[..end], lines, &text[end..]].concat())
 }
 
 fn camel(name: &str) -> String {
@@ -141,28 +187,38 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A folder of its own with the parents of every layer.
+    /// A folder of its own with every file that rows are added to.
     fn folder(name: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("new-op-{name}-{}", std::process::id()));
-        for parent in LAYERS.iter().filter_map(|layer| layer.parent) {
-            fs::create_dir_all(root.join(parent).parent().unwrap()).unwrap();
-            fs::write(root.join(parent), "//! Head.\n\nmod attention;\nmod rope;\n").unwrap();
+        let text = "//! Head.\n\nmod attention;\nmod rope;\n\npub enum Desc {\n    A,\n}\n\nargs! {\n    struct A {\n    }\n}\n";
+        let parents = LAYERS.iter().filter_map(|layer| layer.parent).chain(ROWS.iter().map(|row| row.path));
+        for path in parents {
+            fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            fs::write(root.join(path), text).unwrap();
         }
         root
     }
 
     #[test]
-    fn five_layers_and_their_modules() {
+    fn five_layers_their_modules_and_rows() {
         let root = folder("new");
-        let written = Op::new("rms_norm", "norm").unwrap().write(&root).unwrap();
-        assert_eq!(written.len(), 9);
+        Op::new("rms_norm", "norm").unwrap().write(&root).unwrap();
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
         for layer in &LAYERS {
-            let text = fs::read_to_string(root.join(layer.path.replace("@family@", "norm"))).unwrap();
+            let text = read(&layer.path.replace("@family@", "norm"));
             assert!(!text.contains('@'), "{text}");
-            assert!(text.contains("rms_norm") || text.contains("RmsNorm"), "{text}");
+            assert!(["rms_norm", "RmsNorm"].iter().any(|name| text.contains(name)), "{text}");
         }
-        let parent = fs::read_to_string(root.join("crates/tessl/src/nn/mod.rs")).unwrap();
-        assert_eq!(parent, "//! Head.\n\nmod attention;\nmod norm;\nmod rope;\n");
+        assert!(read("crates/tessl/src/nn/mod.rs").contains("mod attention;\nmod norm;\nmod rope;\n"));
+        assert!(read("crates/tessl/src/nn/mod.rs").ends_with("pub use desc::RmsNormDesc;\npub use norm::RmsNorm;\n"));
+        assert!(
+            read("crates/tessl/src/plan.rs")
+                .contains("    A,\n    /// `rms_norm`.\n    RmsNorm(crate::nn::RmsNormDesc),\n}")
+        );
+        assert!(
+            read("crates/tessl/src/args.rs")
+                .contains("    }\n    /// `rms_norm`, row by row.\n    struct RmsNormArgs {")
+        );
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -170,7 +226,7 @@ mod tests {
     fn a_second_op_joins_its_family_once() {
         let root = folder("second");
         Op::new("rms_norm", "norm").unwrap().write(&root).unwrap();
-        assert_eq!(Op::new("layer_norm", "norm").unwrap().write(&root).unwrap().len(), 5);
+        Op::new("layer_norm", "norm").unwrap().write(&root).unwrap();
         let text = fs::read_to_string(root.join("crates/tessl/src/nn/norm.rs")).unwrap();
         assert!(text.contains("struct RmsNorm") && text.contains("struct LayerNorm"));
         assert_eq!(text.matches("//!").count(), 1);

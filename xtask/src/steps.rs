@@ -86,6 +86,9 @@ pub(crate) fn all(tree: &Tree) -> Vec<Step> {
     if sim {
         add("asan", true, Box::new(sanitized));
     }
+    if tree.text("crates/tessl-sim/tests/mutants.rs").is_some_and(|text| text.contains("#[ignore")) {
+        add("mutants", true, Box::new(mutants));
+    }
     add("darwin", true, Box::new(darwin));
     add("scratch", true, Box::new(scratch));
     steps
@@ -140,7 +143,17 @@ fn clippy(cx: &Context, sim: bool) -> StepResult {
 }
 
 fn doc(cx: &Context) -> StepResult {
-    run(cx, cx.cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--profile", "ci", "--workspace", "--no-deps"]))
+    run(
+        cx,
+        cx.cargo().env("RUSTDOCFLAGS", "-D warnings").args([
+            "doc",
+            "--profile",
+            "ci",
+            "--workspace",
+            "--lib",
+            "--no-deps",
+        ]),
+    )
 }
 
 fn workspace_tests(cx: &Context, sim: bool) -> StepResult {
@@ -206,6 +219,14 @@ fn sanitized(cx: &Context) -> StepResult {
     let mut command = cx.cargo();
     command.args(["test", "--profile", "ci", "-p", "tessl-sim", "--no-fail-fast"]);
     counted(cx, "asan", command.env("TESSL_SIM_SANITIZE", "1").env("CARGO_TARGET_DIR", cx.target.join("asan")))
+}
+
+/// The planted bugs that are left out of a plain `cargo test` because each is a compilation of its own.
+fn mutants(cx: &Context) -> StepResult {
+    need(cx, Packages::Clang)?;
+    let mut command = cx.cargo();
+    command.args(["test", "--profile", "ci", "-p", "tessl-sim", "--test", "mutants", "--", "--ignored"]);
+    counted(cx, "mutants", &mut command)
 }
 
 /// Workspaces inside this one, which have their own lock file (fuzz targets are not tests).

@@ -24,8 +24,13 @@ fn layers(stem: &str) -> Vec<(Vec<String>, &'static str)> {
     let rust = |folder: &str| vec![format!("{folder}/{stem}.rs"), format!("{folder}/{stem}/mod.rs")];
     let mut cpu = rust("crates/tessl/src/device/cpu/nn");
     cpu.extend(rust("crates/tessl/src/device/cpu"));
+    let mut kernel = vec![format!("crates/tessl/kernels/simt/{stem}.metal")];
+    if stem == "gemm" {
+        // Its portable form needs matrix units, so it cannot be single-source.
+        kernel.push("crates/tessl/kernels/metal/gemm_simdgroup.metal".to_owned());
+    }
     vec![
-        (vec![format!("crates/tessl/kernels/simt/{stem}.metal")], "portable kernel"),
+        (kernel, "portable kernel"),
         (cpu, "CPU kernel"),
         (rust("crates/tessl-oracle/src"), "oracle"),
         (rust("crates/tessl-conformance/src"), "conformance cases"),
@@ -44,7 +49,7 @@ mod tests {
             ("crates/tessl/kernels/simt/norm.metal", ""),
             ("crates/tessl/src/device/cpu/nn/norm.rs", ""),
             ("crates/tessl-oracle/src/norm.rs", ""),
-            ("crates/tessl/kernels/simt/gemm.metal", ""),
+            ("crates/tessl/kernels/metal/gemm_simdgroup.metal", ""),
             ("crates/tessl/src/device/cpu/gemm/mod.rs", ""),
             ("crates/tessl-oracle/src/gemm.rs", ""),
             ("crates/tessl-conformance/src/gemm.rs", ""),
