@@ -81,8 +81,8 @@ args! {
         alpha: f32,
         /// Factor of the old C; 0 means that C is not read.
         beta: f32,
-        /// Keeps the size a multiple of 8.
-        reserved: u32,
+        /// The bias has C's type (1) or is f32 (0).
+        bias_typed: u32,
     }
     /// `y = x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`, row by row. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
     struct RmsNormArgs {

@@ -87,7 +87,7 @@ pub enum Error {
         limit: u64,
     },
     /// A device cannot be used on this machine.
-    #[error("device `{}` is not available: {}{}", .0.device, .0.reason, help_suffix(.0.help))]
+    #[error("device `{}` is not available: {}{}", .0.device, .0.reason, help_suffix(&.0.help))]
     Unavailable(Box<Unavailable>),
     /// The device has no way to do what was asked.
     #[error("{op}: {what} is not supported on device `{device}`")]

@@ -2,6 +2,7 @@
 
 use super::{Backend, cpu, cuda, metal, null, profile};
 use crate::error::{Error, Result};
+use crate::options::RuntimeOptions;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -138,10 +139,10 @@ impl Device {
         }
     }
 
-    pub(crate) fn open(&self) -> Result<Arc<dyn Backend>> {
+    pub(crate) fn open(&self, options: &RuntimeOptions) -> Result<Arc<dyn Backend>> {
         match &self.repr {
-            Repr::Cpu => cpu::open(),
-            Repr::Cuda(i) => cuda::open(*i),
+            Repr::Cpu => cpu::open_with(options.isa, options.threads),
+            Repr::Cuda(i) => cuda::open(*i, options),
             Repr::Metal(i) => metal::open(*i),
             Repr::Null(name) => null::open(name),
         }

@@ -146,6 +146,24 @@ pub trait Queue: Send + Sync + 'static {
     /// Reasons 1 to 3 of the contract.
     unsafe fn submit(&self, batch: &Batch, fences: &[Fence], signal: u64) -> Result<()>;
 
+    /// Submits a batch that [`Backend::bake`] has prepared. Everything else is as in `submit`.
+    ///
+    /// # Errors
+    /// As `submit`.
+    ///
+    /// # Safety
+    /// Reasons 1 to 3 of the contract; `baked` was made from `batch` by this queue's backend.
+    unsafe fn replay(
+        &self,
+        _baked: &(dyn Any + Send + Sync),
+        batch: &Batch,
+        fences: &[Fence],
+        signal: u64,
+    ) -> Result<()> {
+        // SAFETY: as this function.
+        unsafe { self.submit(batch, fences, signal) }
+    }
+
     /// The last signal value completed.
     fn completed(&self) -> u64;
 

@@ -2,6 +2,7 @@
 
 use crate::device::PipelineId;
 use crate::memory::Allocation;
+use crate::tensor::to_usize;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ impl Binding {
     /// The host address of the same byte; null where memory is not mapped.
     pub fn host_address(&self) -> *mut u8 {
         let base = self.memory.raw().host;
-        if base.is_null() { base } else { base.wrapping_add(self.rect.offset as usize) }
+        if base.is_null() { base } else { base.wrapping_add(to_usize(self.rect.offset)) }
     }
 }
 
@@ -226,7 +227,10 @@ mod tests {
     /// The definition: some byte is in both.
     fn touches(a: &Rect, b: &Rect) -> bool {
         let bytes = |r: &Rect| -> Vec<u64> {
-            (0..r.rows).flat_map(|i| (0..r.width).map(move |j| (i, j))).map(|(i, j)| r.offset + i * r.pitch + j).collect()
+            (0..r.rows)
+                .flat_map(|i| (0..r.width).map(move |j| (i, j)))
+                .map(|(i, j)| r.offset + i * r.pitch + j)
+                .collect()
         };
         let (a, b) = (bytes(a), bytes(b));
         a.iter().any(|x| b.contains(x))

@@ -1,7 +1,26 @@
 //! The CPU device.
+//!
+//! Kernels are Rust functions ([`KernelFn`]), concrete per instruction set and element types, listed in one registry.
+//! `plan.rs` chooses among them by the tables of `tables/`; the queue runs batches on the thread that submits them, and
+//! kernels share their work with the [`Pool`].
 
+mod backend;
 mod call;
+mod convert;
+mod gemm;
+mod isa;
+mod memory;
+mod norm;
+mod plan;
 mod pool;
+mod queue;
+mod registry;
+mod simd;
+mod tables;
+mod workspace;
 
+pub(crate) use backend::{info, open, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
+pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
+pub use tables::{Axis, GemmRow, Kernel, PROFILES, Threshold};

@@ -1,0 +1,78 @@
+//! Plans for Metal: one simdgroup_matrix tile, one row kernel.
+
+use super::tables::gemm_rows;
+use crate::device::DeviceProfile;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::gemm::{Bias, GemmDesc};
+use crate::nn::RmsNormDesc;
+use crate::plan::{Desc, KernelKey, Plan};
+
+/// Threads of a row kernel.
+const ROW_THREADS: u32 = 256;
+/// Row kernels walk rows when there are more than this many.
+const MAX_ROW_GROUPS: u32 = 1 << 16;
+/// log2 of the 16 bytes that vector accesses need.
+const VEC_ALIGN: u8 = 4;
+
+/// The plan for `desc` on an Apple GPU.
+///
+/// # Errors
+/// `Unsupported` for dtypes without a kernel and tiles that do not fit the device; `TooLarge` for too many tiles.
+pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
+    match desc {
+        Desc::Gemm(desc) => gemm(desc, profile),
+        Desc::RmsNorm(desc) => Ok(rms_norm(desc, profile)),
+    }
+}
+
+fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let row = gemm_rows().iter().find(|r| r.input == desc.input && r.output == desc.output);
+    let row = row.ok_or_else(|| {
+        Error::unsupported("gemm", format!("{} inputs with {} output", desc.input, desc.output), "metal")
+    })?;
+    if row.shared_bytes > profile.shared_bytes {
+        let what = format!(
+            "{} needs {} bytes of threadgroup memory, `{}` has {}: this tile",
+            row.kernel, row.shared_bytes, profile.name, profile.shared_bytes
+        );
+        return Err(Error::unsupported("gemm", what, "metal"));
+    }
+    let tiles = [desc.m.div_ceil(row.tile[0]), desc.n.div_ceil(row.tile[1]), desc.batch];
+    let total = tiles.iter().map(|&t| u64::from(t)).product::<u64>();
+    let limit = u64::from(profile.max_grid);
+    let grid = u32::try_from(total).ok().filter(|&t| u64::from(t) <= limit);
+    let grid = grid.ok_or(Error::TooLarge { op: "gemm", what: "the number of tiles", value: total, limit })?;
+    let bias_f32 = matches!(desc.bias, Bias::Column(DType::F32) | Bias::Row(DType::F32));
+    Ok(Plan {
+        kernel: KernelKey::builtin(row.module, row.kernel).constant("BIAS_F32", u32::from(bias_f32)),
+        tile: row.tile,
+        tiles,
+        grid: [grid, 1, 1],
+        threads: row.threads,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: 0,
+        reason: row.reason,
+    })
+}
+
+fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Plan {
+    let vec = desc.align >= VEC_ALIGN;
+    let rows = u32::try_from(desc.rows).unwrap_or(u32::MAX);
+    let grid = rows.min(MAX_ROW_GROUPS).min(profile.max_grid);
+    let name = format!("rms_norm_{}_{}", desc.dtype, desc.weight);
+    Plan {
+        kernel: KernelKey::builtin("norm", name).constant("VEC16", u32::from(vec)),
+        tile: [1, desc.n, 1],
+        tiles: [rows, 1, 1],
+        grid: [grid, 1, 1],
+        threads: ROW_THREADS,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: 0,
+        reason: if vec { "one threadgroup a row, 16-byte accesses" } else { "one threadgroup a row, scalar accesses" },
+    }
+}

@@ -1,0 +1,251 @@
+//! Runtime options, and the one place that reads the environment.
+
+use crate::device::{Device, Isa};
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+/// Bytes of Cold memory kept for reuse, by default.
+pub const DEFAULT_POOL_CACHE_BYTES: u64 = 2 << 30;
+/// Pieces of Cold memory kept for reuse, by default.
+const DEFAULT_POOL_CACHE_COUNT: u64 = 4096;
+/// Commands packed before a stream submits them by itself, by default.
+const DEFAULT_FLUSH_EVERY: usize = 256;
+/// A batch's arenas are indexed with 32 bits; this many commands stay far below.
+const MAX_FLUSH_EVERY: usize = 16_384;
+
+/// How a runtime is made. Options given here win over the environment.
+///
+/// ```
+/// let options = tessl::RuntimeOptions::new().device("cpu".parse()?).threads(2).memory_limit(1 << 30);
+/// let rt = tessl::GpuRuntime::with_options(&options)?;
+/// # Ok::<(), tessl::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    pub(crate) device: Option<Device>,
+    pub(crate) gpu_only: bool,
+    pub(crate) flush_every: Option<usize>,
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) cache_bytes: Option<u64>,
+    pub(crate) cache_count: Option<u64>,
+    pub(crate) threads: Option<usize>,
+    pub(crate) isa: Option<Isa>,
+    pub(crate) cuda_lib: Option<PathBuf>,
+    pub(crate) cache_dir: Option<PathBuf>,
+}
+
+impl RuntimeOptions {
+    /// The defaults: the best device, memory limited by the device alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Uses this device (`TESSL_DEVICE`).
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// Fails where there is no GPU, instead of taking the CPU (`TESSL_DEVICE=gpu`).
+    pub fn gpu_only(mut self) -> Self {
+        self.gpu_only = true;
+        self
+    }
+
+    /// Commands packed before a stream submits them by itself, 1 to 16384 (`TESSL_FLUSH_EVERY`; 256 by default).
+    pub fn flush_every(mut self, commands: usize) -> Self {
+        self.flush_every = Some(commands);
+        self
+    }
+
+    /// Bytes this runtime may hold, its cache included (`TESSL_MEMORY_LIMIT`).
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// Bytes of Cold memory kept for reuse (`TESSL_CACHE_LIMIT`; 2 GiB by default).
+    pub fn cache_limit(mut self, bytes: u64) -> Self {
+        self.cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Pieces of Cold memory kept for reuse (4096 by default).
+    pub fn cache_count(mut self, count: u64) -> Self {
+        self.cache_count = Some(count);
+        self
+    }
+
+    /// Threads of the CPU device, the caller included (`TESSL_THREADS`; all by default).
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// The newest instruction set the CPU device may use (`TESSL_ISA`).
+    pub fn isa(mut self, isa: Isa) -> Self {
+        self.isa = Some(isa);
+        self
+    }
+
+    /// Where the CUDA driver and NVRTC are (`TESSL_CUDA_LIB`): a folder or a library file.
+    pub fn cuda_lib(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cuda_lib = Some(path.into());
+        self
+    }
+
+    /// Where compiled kernels are kept (`TESSL_CACHE_DIR`).
+    pub fn cache_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(path.into());
+        self
+    }
+
+    /// Fills what was not set from the process's environment, warning about names it does not know.
+    ///
+    /// # Errors
+    /// `Parse` for a value that cannot be understood; `Name` for a switch that would remove needed barriers.
+    pub fn from_env(self) -> Result<Self> {
+        self.from_vars(std::env::vars())
+    }
+
+    /// As [`from_env`](Self::from_env), from the given variables.
+    ///
+    /// # Errors
+    /// As `from_env`.
+    pub fn from_vars(mut self, vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        for (name, value) in vars {
+            if let Some(key) = canonical(&name) {
+                self.set(key, &name, &value)?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn set(&mut self, key: &str, name: &str, value: &str) -> Result<()> {
+        match key {
+            "DEVICE" if value == "gpu" => self.gpu_only = true,
+            "DEVICE" => or_set(&mut self.device, value.parse()?),
+            "FLUSH_EVERY" | "MID_COMMIT" => {
+                let n = number("TESSL_FLUSH_EVERY", value)?;
+                // 0 was the description's way to say "no bound of my own".
+                if n > 0 {
+                    or_set(&mut self.flush_every, usize::try_from(n).unwrap_or(MAX_FLUSH_EVERY));
+                }
+            }
+            "MEMORY_LIMIT" => or_set(&mut self.memory_limit, number("TESSL_MEMORY_LIMIT", value)?),
+            "CACHE_LIMIT" => or_set(&mut self.cache_bytes, number("TESSL_CACHE_LIMIT", value)?),
+            "THREADS" => {
+                let n = number("TESSL_THREADS", value)?;
+                or_set(&mut self.threads, usize::try_from(n).unwrap_or(usize::MAX));
+            }
+            "ISA" => or_set(&mut self.isa, value.parse()?),
+            "CUDA_LIB" => or_set(&mut self.cuda_lib, PathBuf::from(value)),
+            "CACHE_DIR" => or_set(&mut self.cache_dir, PathBuf::from(value)),
+            "HAZARD_BARRIERS" | "COARSE_BARRIERS" if matches!(value, "" | "0") => {}
+            "HAZARD_BARRIERS" | "COARSE_BARRIERS" => {
+                return Err(Error::Name {
+                    op: "RuntimeOptions::from_env",
+                    what: "the variable",
+                    name: name.into(),
+                    state: "would remove barriers that results depend on; barriers are placed where data needs them",
+                });
+            }
+            "GEMM_ACCUM" | "GEMM_ACCUM_DX" | "GEMM_INTERIOR" => {
+                tracing::warn!("{name} has no effect: accumulation into C is always done in the same kernel");
+            }
+            // Read elsewhere: by the test runner, the command line, the benchmarks and the build script.
+            "LOG" | "REQUIRE" | "SKIP_LOG" | "SIM_SEED" | "SIM_SANITIZE" | "SKIP_AOT" | "GEMM_TUNE" | "WRITE_ARGS"
+            | "SIM_CXX" => {}
+            "DECODE_ICB" | "ICB_FREEZE_BINDS" | "ICB_RANGE_BATCH" => {
+                tracing::warn!("{name} has no effect yet: graphs take their options from the Metal device");
+            }
+            _ => tracing::warn!("the environment variable {name} is not known"),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush_bound(&self) -> Result<usize> {
+        let n = self.flush_every.unwrap_or(DEFAULT_FLUSH_EVERY);
+        if n == 0 || n > MAX_FLUSH_EVERY {
+            let expected = "between 1 and 16384";
+            return Err(Error::Scalar { op: "RuntimeOptions", name: "flush_every", value: n as f64, expected });
+        }
+        Ok(n)
+    }
+
+    pub(crate) fn pool_limits(&self) -> (u64, u64) {
+        let bytes = self.cache_bytes.unwrap_or(DEFAULT_POOL_CACHE_BYTES);
+        (bytes, self.cache_count.unwrap_or(DEFAULT_POOL_CACHE_COUNT))
+    }
+}
+
+fn or_set<T>(slot: &mut Option<T>, value: T) {
+    slot.get_or_insert(value);
+}
+
+/// The name without its prefix; legacy prefixes work and warn.
+fn canonical(name: &str) -> Option<&str> {
+    if let Some(key) = name.strip_prefix("TESSL_") {
+        return Some(key);
+    }
+    let key = ["METAL_RUNTIME_", "METAL_NATIVE_"].iter().find_map(|p| name.strip_prefix(p))?;
+    tracing::warn!("{name}: this prefix is deprecated, use TESSL_{key}");
+    Some(key)
+}
+
+fn number(what: &'static str, value: &str) -> Result<u64> {
+    let digits = value.trim();
+    let scale = match digits.chars().last() {
+        Some('K' | 'k') => 10,
+        Some('M' | 'm') => 20,
+        Some('G' | 'g') => 30,
+        _ => 0,
+    };
+    let body = if scale == 0 { digits } else { &digits[..digits.len() - 1] };
+    let parsed = body.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << scale));
+    parsed.ok_or_else(|| Error::parse(what, value, "a whole number, optionally with K, M or G (1024-based)"))
+}
+
+impl std::str::FromStr for Isa {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "scalar" => Ok(Isa::Scalar),
+            "neon" => Ok(Isa::Neon),
+            "avx2" => Ok(Isa::Avx2),
+            "avx512" => Ok(Isa::Avx512),
+            "amx" => Ok(Isa::Amx),
+            _ => Err(Error::parse("TESSL_ISA", s, "scalar, neon, avx2, avx512 or amx")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(vars: &[(&str, &str)]) -> Result<RuntimeOptions> {
+        RuntimeOptions::new().from_vars(vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+    }
+
+    #[test]
+    fn environment_is_typed_and_options_win() {
+        let o = parse(&[("TESSL_DEVICE", "cpu"), ("TESSL_MEMORY_LIMIT", "3M"), ("PATH", "x")]).unwrap();
+        assert_eq!((o.device, o.memory_limit), (Some(Device::cpu()), Some(3 << 20)));
+        let set = RuntimeOptions::new().memory_limit(7);
+        let o = set.from_vars([("TESSL_MEMORY_LIMIT".to_owned(), "9".to_owned())]).unwrap();
+        assert_eq!(o.memory_limit, Some(7));
+        assert_eq!(parse(&[("METAL_RUNTIME_MID_COMMIT", "8")]).unwrap().flush_every, Some(8));
+        assert!(parse(&[("TESSL_DEVICE", "gpu")]).unwrap().gpu_only);
+    }
+
+    #[test]
+    fn bad_values_are_errors() {
+        for (name, value) in [("TESSL_DEVICE", "tpu"), ("TESSL_THREADS", "-1"), ("TESSL_MEMORY_LIMIT", "12Q")] {
+            assert!(parse(&[(name, value)]).is_err(), "{name}={value}");
+        }
+        assert!(parse(&[("TESSL_HAZARD_BARRIERS", "1")]).unwrap_err().to_string().contains("barriers"));
+        assert!(RuntimeOptions::new().flush_every(0).flush_bound().is_err());
+    }
+}
