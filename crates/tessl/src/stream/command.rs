@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn q_k_v_views_of_one_buffer_do_not_conflict() {
-        let view = |column| Rect { offset: column * 64, width: 64, pitch: 192, rows: 10 };
+        let view = |column: u64| Rect { offset: column * 64, width: 64, pitch: 192, rows: 10 };
         assert!(!view(0).overlaps(&view(1)) && !view(1).overlaps(&view(2)) && !view(2).overlaps(&view(0)));
         assert!(view(0).overlaps(&Rect { offset: 60, width: 64, pitch: 192, rows: 10 }));
     }
