@@ -16,6 +16,8 @@ mod cache;
 mod compile_tests;
 #[cfg(feature = "cuda")]
 mod context;
+#[cfg(all(test, feature = "cuda"))]
+mod device_tests;
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(feature = "cuda")]
