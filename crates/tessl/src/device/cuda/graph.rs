@@ -197,10 +197,11 @@ mod tests {
 
     #[test]
     fn barriers_cut_a_batch_into_levels() {
-        let cut = |barriers: &[u8]| levels(barriers.iter().map(|b| *b == 1));
-        assert_eq!(cut(&[]), []);
-        assert_eq!(cut(&[0]), [0..1]);
-        assert_eq!(cut(&[1, 0, 0]), [0..3], "nothing comes before the first command");
-        assert_eq!(cut(&[0, 1, 1, 0, 1]), [0..1, 1..2, 2..4, 4..5]);
+        let ends = |barriers: &[u8]| levels(barriers.iter().map(|b| *b == 1)).iter().map(|l| l.end).collect::<Vec<_>>();
+        assert!(ends(&[]).is_empty());
+        assert_eq!(ends(&[0]), [1]);
+        assert_eq!(ends(&[1, 0, 0]), [3], "nothing comes before the first command");
+        assert_eq!(ends(&[0, 1, 1, 0, 1]), [1, 2, 4, 5]);
+        assert!(levels([false, true, false].into_iter()).is_sorted_by(|a, b| a.end == b.start));
     }
 }
