@@ -51,6 +51,10 @@ pub struct Tensor {
     offset: u64,
     /// The step of the slab that this tensor lives in.
     generation: Option<u64>,
+    /// The bytes that the view touches; kept because every call asks for them.
+    rect: Rect,
+    /// Two indices name one element.
+    repeats: bool,
 }
 
 impl fmt::Debug for Tensor {
@@ -80,7 +84,9 @@ fn contiguous(shape: &[usize]) -> Dims {
 impl Tensor {
     pub(crate) fn new(rt: &GpuRuntime, memory: Arc<Allocation>, dtype: DType, shape: &[usize], offset: u64) -> Self {
         let strides = contiguous(shape);
-        Tensor { rt: rt.clone(), memory, dtype, shape: shape.into(), strides, offset, generation: None }
+        let (rect, repeats) = (Rect::linear(0, 0), false);
+        let shape = shape.into();
+        Tensor { rt: rt.clone(), memory, dtype, shape, strides, offset, generation: None, rect, repeats }.placed()
     }
 
     pub(crate) fn expires(mut self, generation: u64) -> Self {
@@ -177,7 +183,7 @@ impl Tensor {
         view.shape = shape.into();
         view.strides = strides.into();
         view.offset += offset as u64 * size;
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// `length` indices of `axis` from `start`.
@@ -196,7 +202,7 @@ impl Tensor {
         if length > 0 {
             view.offset += start as u64 * self.strides[axis] as u64 * self.dtype.size() as u64;
         }
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// The tensor at `index` of `axis`, without that axis.
@@ -259,7 +265,7 @@ impl Tensor {
         let mut view = self.clone();
         view.shape = shape.into();
         view.strides = contiguous(shape);
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// Axes of extent 1 repeated, and new axes in front, without copying.
@@ -281,7 +287,7 @@ impl Tensor {
                 _ => return Err(fail()),
             }
         }
-        Ok(view)
+        Ok(view.placed())
     }
 
     fn extent(&self, op: &'static str, axis: usize) -> Result<usize> {
@@ -373,8 +379,19 @@ impl Tensor {
         (last + 1) * self.dtype.size() as u64
     }
 
+    /// Computes what is derived from shape, strides and offset.
+    fn placed(mut self) -> Self {
+        self.rect = self.find_rect();
+        self.repeats = self.find_repeats();
+        self
+    }
+
     /// The bytes this view touches: exact for up to one level of rows, a bounding range otherwise.
     pub(crate) fn rect(&self) -> Rect {
+        self.rect
+    }
+
+    fn find_rect(&self) -> Rect {
         let size = self.dtype.size() as u64;
         if self.is_empty() {
             return Rect::linear(self.offset, 0);
@@ -412,13 +429,13 @@ impl Tensor {
     }
 
     pub(crate) fn binding(&self, access: Access) -> Binding {
-        Binding { memory: self.memory.clone(), rect: self.rect(), access }
+        Binding { memory: self.memory.clone(), rect: self.rect, access }
     }
 
     /// Whether both views touch a common byte, as far as rectangles can tell.
     pub(crate) fn may_overlap(&self, other: &Tensor) -> bool {
         self.memory.same_identity(&other.memory) && {
-            let place = |t: &Tensor| Rect { offset: t.rect().offset + t.memory.identity_offset(), ..t.rect() };
+            let place = |t: &Tensor| Rect { offset: t.rect.offset + t.memory.identity_offset(), ..t.rect };
             place(self).overlaps(&place(other))
         }
     }
@@ -432,6 +449,10 @@ impl Tensor {
 
     /// Whether two indices name one element, as broadcast and overlapping views do.
     pub(crate) fn repeats_elements(&self) -> bool {
+        self.repeats
+    }
+
+    fn find_repeats(&self) -> bool {
         let mut axes: SmallVec<[(usize, usize); 4]> =
             self.shape.iter().zip(&self.strides).filter(|&(&d, _)| d > 1).map(|(&d, &s)| (s, d)).collect();
         axes.sort_unstable();

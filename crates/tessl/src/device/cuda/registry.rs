@@ -88,7 +88,7 @@ impl Registry {
             op: "pipeline",
             what: "kernel",
             name: format!("{}::{}", key.module, key.name).into(),
-            state: "does not exist",
+            taken: false,
         };
         let pipeline = if let Some(module) = source::module(&key.module) {
             let options = source::options(self.sm, key, module.one_entry());
@@ -117,12 +117,7 @@ impl Registry {
 
     /// Compiles a caller's source and registers its kernels.
     pub(super) fn add_source(&self, name: &str, text: String) -> Result<()> {
-        let taken = |what, name: &str| Error::Name {
-            op: "add_library",
-            what,
-            name: name.into(),
-            state: "is already registered",
-        };
+        let taken = |what, name: &str| Error::Name { op: "add_library", what, name: name.into(), taken: true };
         if source::module(name).is_some() || self.names().libraries.contains_key(name) {
             return Err(taken("library", name));
         }
