@@ -9,7 +9,7 @@ use crate::options::RuntimeOptions;
 use crate::plan::{Desc, KernelKey, Plan};
 use crate::process;
 use crate::stream::{
-    Access, Binding, Encoded, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump, refuse_default,
+    Access, Binding, Encoded, Hazards, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump, refuse_default,
 };
 use crate::tensor::{Tensor, bytes_of};
 use rustc_hash::FxHashMap as HashMap;
@@ -491,24 +491,42 @@ impl GpuRuntime {
         Ok(id)
     }
 
-    /// Waits for the unfinished commands that a host access of `tensor` conflicts with.
-    pub(crate) fn wait_for(&self, tensor: &Tensor, access: Access, op: &'static str) -> Result<()> {
+    /// Waits until no unfinished command conflicts with a host access of `tensor`. No such command can be encoded while
+    /// the answer is held.
+    pub(crate) fn host_access<'t>(
+        &self,
+        tensor: &'t Tensor,
+        access: Access,
+        op: &'static str,
+    ) -> Result<MutexGuard<'t, Hazards>> {
         let memory = tensor.memory();
         let mut rect = tensor.rect();
         rect.offset += memory.identity_offset();
-        let waits = memory.hazards().host_access(access, rect);
-        for wait in waits {
-            match wait.progress.core.upgrade() {
-                Some(core) => {
-                    core.refuse_in_capture(op)?;
-                    core.wait(wait.seq, None)?;
-                }
-                None => {
-                    wait.progress.queue.wait(wait.seq, None)?;
+        loop {
+            let hazards = memory.hazards();
+            let waits = hazards.host_access(access, rect);
+            if waits.is_empty() {
+                return Ok(hazards);
+            }
+            drop(hazards);
+            for wait in waits {
+                match wait.progress.core.upgrade() {
+                    Some(core) => {
+                        core.refuse_in_capture(op)?;
+                        core.wait(wait.seq, None)?;
+                    }
+                    None if wait.progress.has_failed(wait.seq) => {
+                        return Err(Error::Poisoned {
+                            op,
+                            failed: "a stream that was dropped before it was recovered",
+                        });
+                    }
+                    None => {
+                        wait.progress.queue.wait(wait.seq, None)?;
+                    }
                 }
             }
         }
-        Ok(())
     }
 }
 

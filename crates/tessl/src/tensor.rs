@@ -313,7 +313,7 @@ impl Tensor {
             *extent = bytes / to;
         }
         view.strides = contiguous(&view.shape);
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// Axes of extent 1 repeated, and new axes in front, without copying.
@@ -501,6 +501,9 @@ impl Tensor {
     }
 
     fn find_repeats(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let mut axes: SmallVec<[(usize, usize); 4]> =
             self.shape.iter().zip(&self.strides).filter(|&(&d, _)| d > 1).map(|(&d, &s)| (s, d)).collect();
         axes.sort_unstable();

@@ -2,12 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::runtime::GpuRuntime;
-use smallvec::SmallVec;
 use std::cell::RefCell;
 
 thread_local! {
     /// Identities of the runtimes of the captures around the running code, the innermost last.
-    static OPEN: RefCell<SmallVec<[usize; 4]>> = const { RefCell::new(SmallVec::new_const()) };
+    static OPEN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Marks a capture as open until it is dropped.

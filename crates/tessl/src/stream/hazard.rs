@@ -159,11 +159,12 @@ impl Hazards {
     }
 
     /// The unfinished commands that a host access of `rect` must wait for.
-    pub(crate) fn host_access(&mut self, access: Access, rect: Rect) -> Waits {
+    pub(crate) fn host_access(&self, access: Access, rect: Rect) -> Waits {
         let mut waits = Waits::new();
         for entry in &self.entries {
             let reads_only = entry.access == Access::Read && access == Access::Read;
-            if !reads_only && entry.rect.overlaps(&rect) {
+            let settled = entry.progress.is_done(entry.seq) && !entry.progress.has_failed(entry.seq);
+            if !reads_only && !settled && entry.rect.overlaps(&rect) {
                 add_wait(&mut waits, &entry.progress, entry.seq);
             }
         }
