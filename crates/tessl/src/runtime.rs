@@ -8,7 +8,9 @@ use crate::memory::{BufferKind, Memory, MemoryStats};
 use crate::options::RuntimeOptions;
 use crate::plan::{Desc, KernelKey, Plan};
 use crate::process;
-use crate::stream::{Access, Binding, Encoded, Hazards, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump};
+use crate::stream::{
+    Access, Binding, Encoded, Hazards, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump, refuse_default,
+};
 use crate::tensor::{Tensor, bytes_of};
 use rustc_hash::FxHashMap as HashMap;
 use smallvec::smallvec;
@@ -425,8 +427,14 @@ impl GpuRuntime {
         if self.inner.born.is_this_process() { Ok(()) } else { Err(Error::Forked { op }) }
     }
 
+    /// A number that no other living runtime of this process has.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.inner) as usize
+    }
+
     pub(crate) fn encode_default(&self, encoded: Encoded<'_>) -> Result<()> {
-        self.inner.default_stream.encode(encoded, true)
+        refuse_default(self, encoded.label)?;
+        self.inner.default_stream.encode(encoded)
     }
 
     /// The stream an op goes to: the one it names, or the default one.
@@ -506,6 +514,12 @@ impl GpuRuntime {
                     Some(core) => {
                         core.refuse_in_capture(op)?;
                         core.wait(wait.seq, None)?;
+                    }
+                    None if wait.progress.has_failed(wait.seq) => {
+                        return Err(Error::Poisoned {
+                            op,
+                            failed: "a stream that was dropped before it was recovered",
+                        });
                     }
                     None => {
                         wait.progress.queue.wait(wait.seq, None)?;

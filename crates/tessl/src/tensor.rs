@@ -121,7 +121,8 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        // The other extents of an empty view may be too large to multiply.
+        if self.is_empty() { 0 } else { self.shape.iter().product() }
     }
 
     /// Whether there are no elements.
@@ -199,7 +200,8 @@ impl Tensor {
         }
         let mut view = self.clone();
         view.shape[axis] = length;
-        if length > 0 {
+        // A view without elements stays where it is: its strides need not lie inside the memory.
+        if length > 0 && !self.is_empty() {
             view.offset += start as u64 * self.strides[axis] as u64 * self.dtype.size() as u64;
         }
         Ok(view.placed())
@@ -265,6 +267,52 @@ impl Tensor {
         let mut view = self.clone();
         view.shape = shape.into();
         view.strides = contiguous(shape);
+        Ok(view.placed())
+    }
+
+    /// The same bytes as elements of another type; the last axis changes its extent to match. This is how memory
+    /// imported with [`GpuRuntime::from_external`] gets its element type.
+    ///
+    /// # Errors
+    /// `Layout` when the elements are not side by side or the first one is not aligned for `dtype`, `Shape` when the last
+    /// axis does not hold whole elements of it.
+    ///
+    /// ```
+    /// use tessl::{bf16, Device, DType, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let bytes = rt.from_slice(&[0x80u8, 0x3f, 0x00, 0xc0], &[4])?;
+    /// let x = bytes.bitcast(DType::Bf16)?;
+    /// assert_eq!(x.read::<bf16>()?, [bf16::from_f32(1.0), bf16::from_f32(-2.0)]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
+        let op = "Tensor::bitcast";
+        let (from, to) = (self.dtype.size(), dtype.size());
+        if !self.is_contiguous() {
+            let actual = format!("{:?} with strides {:?}", self.shape, self.strides);
+            return Err(Error::layout(op, "self", actual, "only contiguous tensors can change their type"));
+        }
+        if self.memory.raw().device.wrapping_add(self.offset) % to as u64 != 0 {
+            let actual = format!("at byte {} of its memory", self.offset);
+            return Err(Error::layout(
+                op,
+                "self",
+                actual,
+                format!("{dtype} elements start at multiples of {to} bytes"),
+            ));
+        }
+        let last = self.shape.last().copied().unwrap_or(1);
+        let bytes = last.checked_mul(from).filter(|bytes| bytes % to == 0 && (from == to || self.rank() > 0));
+        let Some(bytes) = bytes else {
+            let expected = format!("its last axis must hold whole {dtype} elements of {to} bytes");
+            return Err(Error::shape(op, "self", format_args!("{:?} of {}", self.shape, self.dtype), expected));
+        };
+        let mut view = self.clone();
+        view.dtype = dtype;
+        if let Some(extent) = view.shape.last_mut() {
+            *extent = bytes / to;
+        }
+        view.strides = contiguous(&view.shape);
         Ok(view.placed())
     }
 
@@ -453,6 +501,9 @@ impl Tensor {
     }
 
     fn find_repeats(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let mut axes: SmallVec<[(usize, usize); 4]> =
             self.shape.iter().zip(&self.strides).filter(|&(&d, _)| d > 1).map(|(&d, &s)| (s, d)).collect();
         axes.sort_unstable();
