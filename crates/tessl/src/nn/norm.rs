@@ -10,8 +10,8 @@ use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
 const OP: &str = "rms_norm";
-/// A single axis of rows is walked in blocks of this many, so that row indices stay in 32 bits.
-const LONG_AXIS: usize = 1 << 30;
+/// Kernels number rows in 32 bits.
+const MAX_ROWS: u64 = u32::MAX as u64;
 
 /// `y = x * rsqrt(mean(x^2) + eps) * (weight + offset)` over the last axis.
 ///
@@ -165,6 +165,9 @@ impl<'a> RmsNorm<'a> {
             return Err(too_large("an extent", extent));
         }
         let count: u64 = x.shape()[..x.rank() - 1].iter().map(|&d| d as u64).product();
+        if count > MAX_ROWS {
+            return Err(Error::TooLarge { op: OP, what: "the number of rows", value: count, limit: MAX_ROWS });
+        }
         let align = |t: &Tensor, which: fn(&(usize, usize, usize)) -> usize| t.alignment(rows.iter().map(which));
         let desc = RmsNormDesc {
             rows: count,
@@ -210,15 +213,9 @@ impl<'a> RmsNorm<'a> {
         let (count, n) = (desc.rows, desc.n);
         let prepared = rt.prepare(&Desc::RmsNorm(desc))?;
         let plan = &prepared.plan;
-        // Missing outer axes have extent 1 and are never stepped along. One long axis is cut into blocks of 2^30 rows.
+        // Missing outer axes have extent 1 and are never stepped along; a single axis may be longer than `limit`.
         let mut axes = [(1usize, 0usize, 0usize); 3];
-        match rows.as_slice() {
-            &[(_, xs, ys)] => {
-                let step = |s: usize| s.saturating_mul(LONG_AXIS);
-                axes = [(1, 0, 0), (LONG_AXIS, step(xs), step(ys)), (LONG_AXIS, xs, ys)];
-            }
-            rows => axes[3 - rows.len()..].copy_from_slice(rows),
-        }
+        axes[3 - rows.len()..].copy_from_slice(&rows);
         let small = |d: usize| u32::try_from(d).expect("INVARIANT: checked against the limit");
         let args = RmsNormArgs {
             x_s0: axes[0].1 as u64,
@@ -229,7 +226,7 @@ impl<'a> RmsNorm<'a> {
             y_s2: axes[2].2 as u64,
             rows: count,
             r1: small(axes[1].0),
-            r2: small(axes[2].0),
+            r2: if rows.len() == 1 { u32::MAX } else { small(axes[2].0) },
             n,
             groups: plan.grid[0],
             eps: self.eps,

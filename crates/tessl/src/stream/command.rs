@@ -2,6 +2,7 @@
 
 use crate::device::PipelineId;
 use crate::memory::Allocation;
+use crate::tensor::to_usize;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ impl Binding {
     /// The host address of the same byte; null where memory is not mapped.
     pub fn host_address(&self) -> *mut u8 {
         let base = self.memory.raw().host;
-        if base.is_null() { base } else { base.wrapping_add(self.rect.offset as usize) }
+        if base.is_null() { base } else { base.wrapping_add(to_usize(self.rect.offset)) }
     }
 }
 

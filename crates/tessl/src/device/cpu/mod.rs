@@ -1,19 +1,26 @@
 //! The CPU device.
+//!
+//! Kernels are Rust functions ([`KernelFn`]), concrete per instruction set and element types, listed in one registry.
+//! `plan.rs` chooses among them by the tables of `tables/`; the queue runs batches on the thread that submits them, and
+//! kernels share their work with the [`Pool`].
 
+mod backend;
 mod call;
+mod convert;
+mod gemm;
+mod isa;
+mod memory;
+mod norm;
+mod plan;
 mod pool;
+mod queue;
+mod registry;
+mod simd;
+mod tables;
+mod workspace;
 
-use super::*;
-use crate::plan::{Desc, Plan};
+pub(crate) use backend::{info, open, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
+pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
-pub const PROFILES: &[DeviceProfile] = &[];
-pub fn plan(_d: &Desc, _p: &DeviceProfile) -> Result<Plan> {
-    Err(crate::Error::unsupported("x", "y", "cuda"))
-}
-pub(super) fn info() -> DeviceInfo {
-    todo!()
-}
-pub(super) fn open_with(_i: Option<Isa>, _o: Option<usize>) -> Result<Arc<dyn Backend>> {
-    Err(crate::Error::unavailable("cpu", "no", None))
-}
+pub use tables::{Axis, GemmRow, Kernel, PROFILES, Threshold};

@@ -40,9 +40,14 @@ pub struct GemmRow {
     pub reason: &'static str,
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "an element has at most four bytes")]
 const fn simd(input: DType, output: DType, kernel: &'static str) -> GemmRow {
-    let shared_bytes = 2 * 32 * 16 * 4 + 32 * 32 * 4;
-    let (tile, reason) = ([32, 32, 16], "simdgroup_matrix 8x8, one tile for all shapes");
+    let tile = [64, 64, 16];
+    // Staged tiles with 16 bytes of padding a row, and one strip of 8 x 32 floats for each of four simdgroups.
+    let size = input.size() as u32;
+    let pad = 16 / size;
+    let shared_bytes = (tile[0] * (tile[2] + pad) + tile[2] * (tile[1] + pad)) * size + 4 * 8 * 32 * 4;
+    let reason = "simdgroup_matrix 8x8, one tile for all shapes";
     GemmRow { input, output, module: "gemm_simdgroup", kernel, tile, threads: 128, shared_bytes, reason }
 }
 

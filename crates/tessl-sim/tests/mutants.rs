@@ -1,0 +1,193 @@
+//! Bugs put into the kernels on purpose. Each must be rejected by the compiler, reported by the executor, or change a
+//! number under one of the schedules; a bug that passes is a hole in the tests. Every entry costs a compilation.
+
+mod common;
+
+use common::{SCHEDULES, Target, gemm, norm, skipped};
+use half::{bf16, f16};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tessl_sim::Module;
+
+/// How a planted bug must come to light.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Caught {
+    Compiler,
+    Run,
+}
+use Caught::{Compiler, Run};
+
+/// File, text to replace (its first occurrence), replacement, and by whom it is caught.
+type Mutant = (&'static str, &'static str, &'static str, Caught);
+
+const BARRIER: &str = "threadgroup_barrier(mem_flags::mem_threadgroup);";
+const NORM: &str = "simt/norm.metal";
+const GEMM: &str = "metal/gemm_simdgroup.metal";
+
+/// Tells the child process which mutant it is.
+const SELECT: &str = "TESSL_SIM_MUTANT";
+/// Its exit status when the compiler rejects the text.
+const REJECTED: i32 = 42;
+
+static QUICK: [Mutant; 12] = [
+    (NORM, BARRIER, "", Run),
+    (NORM, "half_used ^= 1;", "", Run),
+    (NORM, BARRIER, "simdgroup_barrier(mem_flags::mem_threadgroup);", Run),
+    (NORM, "if (tail < p.n) sum +=", "if (tail <= p.n) sum +=", Run),
+    (NORM, "row % r2 * s2", "row % r1 * s2", Run),
+    (NORM, "+ p.eps", "", Run),
+    (GEMM, BARRIER, "", Run),
+    (GEMM, "    threadgroup_barrier(mem_flags::mem_threadgroup);\n    a +=", "    a +=", Run),
+    (GEMM, "r < rows && c < cols", "c < cols", Run),
+    (GEMM, "if (p.beta != 0.0f) t +=", "t +=", Run),
+    (GEMM, "if (row < rows && col < cols)", "if (row < rows)", Run),
+    (GEMM, "threadgroup float* strip =", "device float* strip =", Compiler),
+];
+
+static DEEP: [Mutant; 17] = [
+    (NORM, "if (lane == 0) part[sg] = v;", "if (lane == 0) part[sg] = simd_sum(v);", Run),
+    (NORM, "v = simd_sum(v);", "if (lane < 16) v = simd_sum(v);", Run),
+    (NORM, "i < SIMDGROUPS; i++) sum", "i < SIMDGROUPS - 1; i++) sum", Run),
+    (NORM, "w + i * E, scale, p.weight_offset);\n  }", "w + i * E + 1, scale, p.weight_offset);\n  }", Run),
+    (NORM, "r += p.groups", "r += p.groups + 1", Run),
+    (NORM, "(float(w[tail]) + p.weight_offset)", "float(w[tail])", Run),
+    (NORM, "device X* y, constant RmsNormArgs& p", "threadgroup X* y, constant RmsNormArgs& p", Compiler),
+    (NORM, "const float scale =", "p.n = 3; const float scale =", Compiler),
+    (GEMM, "left -= min(left, TILE_K)", "left -= min(left, TILE_K + 1)", Run),
+    (GEMM, "make_filled_simdgroup_matrix<float, 8, 8>(0.0f);", "simdgroup_matrix<float, 8, 8>();", Run),
+    (GEMM, "batch * p.b_bs", "batch * p.a_bs", Run),
+    (GEMM, "const uint i = p.bias == 1 ? col : row;", "const uint i = p.bias == 1 ? row : col;", Run),
+    (GEMM, "    simdgroup_barrier(mem_flags::mem_threadgroup);\n    const uint col", "    const uint col", Run),
+    (GEMM, "    }\n    simdgroup_barrier(mem_flags::mem_threadgroup);\n  }", "    }\n  }", Run),
+    (GEMM, "by_row ? i % TC : i / TR", "by_row ? i % TC : i / TC", Run),
+    (GEMM, "float t = p.alpha * acc;\n  if (p.beta != 0.0f) t +=", "float t = acc;\n  if (p.beta != 0.0f) t +=", Run),
+    (GEMM, "TG(float, strips, 4 * STRIP);", "TG(float, strips, 32 * STRIP);", Run),
+];
+
+fn text(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tessl/kernels").join(file)).unwrap()
+}
+
+/// A few cases that together reach every line of a kernel.
+fn norm_suite(target: Target) -> Result<(), String> {
+    let base = norm::Case { pad: 8, groups: 3, vec16: true, weight_offset: 1.0, ..norm::PLAIN };
+    for schedule in SCHEDULES {
+        let nested = norm::Case { n: 1024, rows: [2, 3, 4], ..base };
+        norm::check::<f16, f16>(target, &nested, schedule)?;
+        norm::check::<bf16, f32>(target, &norm::Case { n: 8 * 1100 + 5, pad: 11, ..base }, schedule)?;
+        norm::check::<f32, f32>(target, &norm::Case { n: 33, vec16: false, ..nested }, schedule)?;
+        norm::check::<f32, f32>(target, &norm::Case { in_place: true, ..nested }, schedule)?;
+        tiny_rows(target, schedule)?;
+    }
+    Ok(())
+}
+
+/// Rows so small that eps decides the result.
+fn tiny_rows(target: Target, schedule: tessl_sim::Schedule) -> Result<(), String> {
+    let case = norm::Case { n: 32, ..norm::PLAIN };
+    let mut x = common::Buf::<f32>::filled(64, 0, |_| 1e-3);
+    let mut w = common::Buf::<f32>::filled(32, 0, |_| 1.0);
+    let mut y = common::Buf::<f32>::new(64, 0);
+    norm::run(target, &case, &mut x, &mut w, Some(&mut y), schedule)?;
+    let want = 1e-3 / (1e-6f32 + 1e-5).sqrt();
+    common::ensure!((y.get(0) - want).abs() < 1e-6, "{} want {want}", y.get(0));
+    Ok(())
+}
+
+fn gemm_suite(target: Target) -> Result<(), String> {
+    let base = gemm::Case { m: 67, n: 70, k: 40, batch: 2, alpha: 2.0, ..gemm::PLAIN };
+    for schedule in SCHEDULES {
+        gemm::check::<f16, f16>(target, &base, schedule)?;
+        gemm::check::<bf16, f32>(target, &gemm::Case { transposed: [true, false], bias: 1, ..base }, schedule)?;
+        gemm::check::<f32, f32>(target, &gemm::Case { transposed: [false, true], bias: 2, ..base }, schedule)?;
+        gemm::check::<f32, f32>(target, &gemm::Case { beta: -1.0, broadcast: true, k: 0, ..base }, schedule)?;
+    }
+    Ok(())
+}
+
+fn suite(file: &str, target: Target) -> Result<(), String> {
+    if file == NORM { norm_suite(target) } else { gemm_suite(target) }
+}
+
+/// Compiles and runs one mutant, in a process of its own: a wrong address may end it.
+fn outcome(set: &str, index: usize) -> Option<Caught> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "one_mutant", "--ignored", "--nocapture"])
+        .env(SELECT, format!("{set} {index}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match child.try_wait().unwrap() {
+            Some(status) if status.success() => return None,
+            Some(status) if status.code() == Some(REJECTED) => return Some(Compiler),
+            Some(_) => return Some(Run),
+            None if Instant::now() > deadline => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return Some(Run);
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// The body of the child process of [`outcome`].
+#[test]
+#[ignore = "started by the tests below, one process per mutant"]
+fn one_mutant() {
+    let Ok(select) = std::env::var(SELECT) else { return };
+    let (set, index) = select.split_once(' ').unwrap();
+    let (file, from, to, _) = set_named(set)[index.parse::<usize>().unwrap()];
+    match Module::compile("mutant", &text(file).replacen(from, to, 1)) {
+        Err(_) => std::process::exit(REJECTED),
+        Ok(module) => suite(file, Target::Module(&module)).unwrap(),
+    }
+}
+
+fn set_named(name: &str) -> &'static [Mutant] {
+    if name == "deep" { &DEEP } else { &QUICK }
+}
+
+fn assert_all_caught(set: &str) {
+    let mut holes = Vec::new();
+    for (index, (file, from, to, by)) in set_named(set).iter().enumerate() {
+        assert!(text(file).contains(from), "{file} no longer contains {from:?}");
+        let was = outcome(set, index);
+        if was != Some(*by) {
+            holes.push(format!("{file}: {from:?} -> {to:?}: expected {by:?}, was {was:?}"));
+        }
+    }
+    assert!(holes.is_empty(), "{}", holes.join("\n"));
+}
+
+fn can_compile(test: &str) -> bool {
+    !skipped(test) && !tessl_sim::sanitized()
+}
+
+#[test]
+fn the_suites_pass_on_the_kernels_as_they_are() {
+    if can_compile("mutants") {
+        norm_suite(Target::Linked).unwrap();
+        gemm_suite(Target::Linked).unwrap();
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    if can_compile("mutants") {
+        assert_all_caught("quick");
+    }
+}
+
+#[test]
+#[ignore = "a minute of compilations"]
+fn more_planted_bugs_are_caught() {
+    if can_compile("mutants") {
+        assert_all_caught("deep");
+    }
+}

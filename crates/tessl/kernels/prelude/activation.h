@@ -1,0 +1,67 @@
+// Activation functions, one definition for every kernel and device. Inputs and results are float; NaN gives NaN.
+#pragma once
+
+// exp(-|x|) / (1 + exp(-|x|)) form: no overflow, full relative accuracy in both tails.
+DEVFN float sigmoid(float x) {
+  float e = precise::exp(x < 0.0f ? x : -x);
+  float s = 1.0f / (1.0f + e);
+  return x < 0.0f ? e * s : s;
+}
+
+// tanh(x) = sign(x) (1 - e) / (1 + e), e = exp(-2|x|). Saturates to +-1 and never gives NaN from overflow, as the
+// (t - 1) / (t + 1) form does above 45. Absolute error below 1.5e-7; not for use where relative accuracy near 0 matters.
+DEVFN float tanh_saturating(float x) {
+  float e = precise::exp(x < 0.0f ? 2.0f * x : -2.0f * x);
+  float t = (1.0f - e) / (1.0f + e);
+  return x < 0.0f ? -t : t;
+}
+
+// MSL has no erf. Below 1: erf(x) = x + x P(x^2); above: erf(x) = 1 - exp(-Q(x)), and 1 from 4 on. P and Q are our own
+// fits (smallest largest error on Chebyshev points, coefficients rounded to f32). Absolute error below 7.2e-8.
+DEVFN float erf_f32(float x) {
+  float t = x < 0.0f ? -x : x;
+  if (t >= 1.0f) {
+    float q = fma(2.16867593e-05f, t, -4.41335258e-04f);
+    q = fma(q, t, 4.20455588e-03f);
+    q = fma(q, t, -2.52082404e-02f);
+    q = fma(q, t, 1.08418547e-01f);
+    q = fma(q, t, 6.33219898e-01f);
+    q = fma(q, t, 1.12957835f);
+    q = fma(q, t, -1.88036909e-04f);
+    float r = t >= 4.0f ? 1.0f : 1.0f - precise::exp(-q);
+    return x < 0.0f ? -r : r;
+  }
+  float s = x * x;
+  float p = fma(7.64711731e-05f, s, -7.94235617e-04f);
+  p = fma(p, s, 5.17974934e-03f);
+  p = fma(p, s, -2.68485919e-02f);
+  p = fma(p, s, 1.12834305e-01f);
+  p = fma(p, s, -3.76126051e-01f);
+  p = fma(p, s, 1.28379151e-01f);
+  return fma(p, x, x);
+}
+
+// Written so that NaN falls through: the comparison is false for it.
+DEVFN float relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+// Below -150 the exact value of the next three is a denormal or zero; the constant keeps -inf from becoming inf * 0.
+DEVFN float silu(float x) { return x < -150.0f ? -0.0f : x * sigmoid(x); }
+
+// x/2 (1 + erf(x / sqrt 2)). Absolute error below 1e-7 |x|.
+DEVFN float gelu_erf(float x) { return x < -150.0f ? -0.0f : 0.5f * x * (1.0f + erf_f32(x * 0.707106781f)); }
+
+// x/2 (1 + tanh u), u = sqrt(2/pi) (x + 0.044715 x^3), which is x sigmoid(2u): one exponential and no cancellation.
+DEVFN float gelu_tanh(float x) {
+  return x < -150.0f ? -0.0f : x * sigmoid(1.595769122f * fma(0.044715f * x * x, x, x));
+}
+
+// Numbers of tessl::Activation.
+DEVFN float activate(uint kind, float x) {
+  switch (kind) {
+    case 1: return relu(x);
+    case 2: return silu(x);
+    case 3: return gelu_erf(x);
+    case 4: return gelu_tanh(x);
+    default: return x;
+  }
+}

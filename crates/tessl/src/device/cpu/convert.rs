@@ -1,0 +1,121 @@
+//! Rows of f32, f16 and bf16 elements to f32 and back.
+
+use super::simd::Simd;
+use crate::dtype::DType;
+use half::f16;
+
+/// One element as f32.
+///
+/// # Safety
+/// `p` points to an element of `dtype`.
+#[inline(always)]
+pub(super) unsafe fn element(p: *const u8, dtype: DType) -> f32 {
+    // SAFETY: forwarded.
+    unsafe {
+        match dtype {
+            DType::F16 => f16::from_bits(p.cast::<u16>().read_unaligned()).to_f32(),
+            DType::Bf16 => f32::from_bits(u32::from(p.cast::<u16>().read_unaligned()) << 16),
+            _ => p.cast::<f32>().read_unaligned(),
+        }
+    }
+}
+
+/// Loads one register of elements of `dtype`.
+///
+/// # Safety
+/// As [`Simd`]; `p` points to `S::LANES` elements.
+#[inline(always)]
+pub(super) unsafe fn load<S: Simd>(p: *const u8, dtype: DType) -> S::V {
+    // SAFETY: forwarded.
+    unsafe {
+        match dtype {
+            DType::F16 => S::load_f16(p.cast()),
+            DType::Bf16 => S::load_bf16(p.cast()),
+            _ => S::load(p.cast()),
+        }
+    }
+}
+
+/// `dst[i] = src[i]` for `n` elements of `dtype`.
+///
+/// # Safety
+/// As [`Simd`]; both point to `n` elements.
+#[inline(always)]
+pub(super) unsafe fn widen<S: Simd>(src: *const u8, dtype: DType, dst: *mut f32, n: usize) {
+    // SAFETY: forwarded.
+    unsafe {
+        match dtype {
+            DType::F16 => {
+                let whole = n - n % S::LANES;
+                for i in (0..whole).step_by(S::LANES) {
+                    S::store(dst.add(i), S::load_f16(src.cast::<u16>().add(i)));
+                }
+                for i in whole..n {
+                    *dst.add(i) = element(src.add(2 * i), DType::F16);
+                }
+            }
+            DType::Bf16 => {
+                for i in 0..n {
+                    *dst.add(i) = element(src.add(2 * i), DType::Bf16);
+                }
+            }
+            _ => std::ptr::copy_nonoverlapping(src, dst.cast(), 4 * n),
+        }
+    }
+}
+
+/// `dst[i] = src[i]`, rounded to nearest even, for `n` elements of `dtype`. NaN stays NaN.
+///
+/// # Safety
+/// As [`Simd`]; both point to `n` elements.
+#[inline(always)]
+pub(super) unsafe fn narrow<S: Simd>(src: *const f32, dst: *mut u8, dtype: DType, n: usize) {
+    // SAFETY: forwarded.
+    unsafe {
+        match dtype {
+            DType::F16 => {
+                let whole = n - n % S::LANES;
+                for i in (0..whole).step_by(S::LANES) {
+                    S::store_f16(dst.cast::<u16>().add(i), S::load(src.add(i)));
+                }
+                for i in whole..n {
+                    dst.cast::<u16>().add(i).write_unaligned(f16::from_f32(*src.add(i)).to_bits());
+                }
+            }
+            DType::Bf16 => {
+                for i in 0..n {
+                    dst.cast::<u16>().add(i).write_unaligned(bf16_bits(*src.add(i)));
+                }
+            }
+            _ => std::ptr::copy_nonoverlapping(src.cast(), dst, 4 * n),
+        }
+    }
+}
+
+/// `half::bf16::from_f32` without branches, so that loops over it are vectorised.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)] // The upper half is what is asked for.
+fn bf16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    #[test]
+    fn bf16_rounding_is_that_of_half() {
+        // tile-ai/tilelang#2481: NaN payloads that a plain rounding add turns into -0 and infinity.
+        for bits in [0x7FFF_8C22u32, 0x7F80_0001, 0xFFC0_0000, 0x7F80_0000, 0xFF80_0000, 0x8000_0000] {
+            assert_eq!(bf16_bits(f32::from_bits(bits)), bf16::from_f32(f32::from_bits(bits)).to_bits(), "{bits:#x}");
+        }
+        for i in 0..=u32::MAX >> 12 {
+            let x = f32::from_bits((i << 12) ^ (i.wrapping_mul(0x9E37_79B9) & 0x1_ffff));
+            assert_eq!(bf16_bits(x), bf16::from_f32(x).to_bits(), "{x:?}");
+        }
+    }
+}

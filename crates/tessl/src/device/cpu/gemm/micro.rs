@@ -1,0 +1,130 @@
+//! Micro-kernels: one tile of sums from packed panels.
+
+use super::super::simd::{Scalar, Simd, Task};
+use super::pack::{PackF32, Source};
+use std::marker::PhantomData;
+
+/// Which operand a panel belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+/// A range of lanes and steps of an operand, and where its panel goes.
+#[derive(Clone, Copy)]
+pub(super) struct Panel {
+    pub(super) source: Source,
+    pub(super) side: Side,
+    pub(super) first_lane: usize,
+    pub(super) lanes: usize,
+    pub(super) first_step: usize,
+    pub(super) steps: usize,
+    pub(super) dst: *mut u8,
+}
+
+/// A tile kernel, with the packing that it needs.
+///
+/// # Safety of all functions
+/// The processor has the instruction set; pointers are valid for a whole panel or tile.
+pub(super) trait Micro: 'static {
+    /// The instruction set of packing and epilogue.
+    type S: Simd;
+    /// Rows of a tile.
+    const ROWS: usize;
+    /// Columns of a tile.
+    const COLS: usize;
+    /// Panels have a multiple of this many steps.
+    const STEP: usize;
+    /// Bytes of a packed element.
+    const BYTES: usize;
+
+    /// Packs a panel: `lanes` up to the tile's width and `steps` up to a multiple of `STEP` are filled with zeros.
+    unsafe fn pack(panel: Panel);
+
+    /// Adds the product of two panels to the `ROWS` x `COLS` sums at `acc`, or stores it when `first`.
+    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool);
+
+    /// Called by a thread before its first tile.
+    #[inline(always)]
+    unsafe fn begin() {}
+
+    /// Called after the last one.
+    #[inline(always)]
+    unsafe fn end() {}
+}
+
+/// f32 products on vectors of `S`: `ROWS` rows by `VECS` vectors.
+pub(super) struct F32<S, const ROWS: usize, const VECS: usize>(PhantomData<S>);
+
+/// The slow twin.
+pub(super) type ScalarTile = F32<Scalar, 4, 2>;
+/// 24 sums, 3 columns and one broadcast of 32 registers.
+#[cfg(target_arch = "aarch64")]
+pub(super) type NeonTile = F32<super::super::simd::Neon, 8, 3>;
+/// 12 sums, 2 columns and one broadcast of 16 registers.
+#[cfg(target_arch = "x86_64")]
+pub(super) type Avx2Tile = F32<super::super::simd::Avx2, 6, 2>;
+/// 24 sums, 2 columns and broadcasts of 32 registers.
+#[cfg(target_arch = "x86_64")]
+pub(super) type Avx512Tile = F32<super::super::simd::Avx512, 12, 2>;
+
+impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS> {
+    type S = S;
+    const ROWS: usize = ROWS;
+    const COLS: usize = VECS * S::LANES;
+    const STEP: usize = 1;
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn pack(panel: Panel) {
+        let Panel { source, side, first_lane, lanes, first_step, steps, dst } = panel;
+        let width = if side == Side::A { Self::ROWS } else { Self::COLS };
+        // SAFETY: forwarded.
+        unsafe { S::vectorize(PackF32 { source, first_lane, lanes, first_step, steps, width, dst: dst.cast() }) };
+    }
+
+    #[inline(always)]
+    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool) {
+        // SAFETY: forwarded.
+        unsafe { S::vectorize(Product::<ROWS, VECS> { steps, a: a.cast(), b: b.cast(), acc, first }) };
+    }
+}
+
+struct Product<const ROWS: usize, const VECS: usize> {
+    steps: usize,
+    a: *const f32,
+    b: *const f32,
+    acc: *mut f32,
+    first: bool,
+}
+
+impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Product { steps, mut a, mut b, acc, first } = self;
+        // SAFETY: the panels have `steps` steps, the tile ROWS rows of VECS vectors.
+        unsafe {
+            let mut sums = [[S::splat(0.0); VECS]; ROWS];
+            for _ in 0..steps {
+                S::prefetch(b.wrapping_add(16 * VECS * S::LANES).cast());
+                S::prefetch(b.wrapping_add(16 * VECS * S::LANES + 16).cast());
+                let columns: [S::V; VECS] = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
+                for (i, row) in sums.iter_mut().enumerate() {
+                    let x = S::splat(*a.add(i));
+                    for (sum, column) in row.iter_mut().zip(columns) {
+                        *sum = S::fma(x, column, *sum);
+                    }
+                }
+                a = a.add(ROWS);
+                b = b.add(VECS * S::LANES);
+            }
+            for (i, row) in sums.iter().enumerate() {
+                for (j, &sum) in row.iter().enumerate() {
+                    let p = acc.add((i * VECS + j) * S::LANES);
+                    S::store(p, if first { sum } else { S::add(S::load(p), sum) });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Every kernel against a loop in f64.
+
+mod cases;
+mod harness;

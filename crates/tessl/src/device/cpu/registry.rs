@@ -1,0 +1,35 @@
+//! The kernels built into the CPU device.
+
+use super::call::KernelFn;
+use super::{gemm, norm};
+use crate::device::Isa;
+
+/// One kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Builtin {
+    /// File stem.
+    pub(super) module: &'static str,
+    /// Entry point.
+    pub(super) name: &'static str,
+    /// What it needs.
+    pub(super) isa: Isa,
+    /// The code.
+    pub(super) function: KernelFn,
+}
+
+/// Every kernel compiled for this architecture.
+pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
+    [gemm::BUILTINS, gemm::NATIVE, norm::BUILTINS].into_iter().flatten().copied().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = super::builtins().map(|b| (b.module, b.name)).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

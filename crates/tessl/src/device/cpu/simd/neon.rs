@@ -1,0 +1,89 @@
+//! NEON.
+
+use super::{Simd, Task};
+use half::f16;
+use std::arch::aarch64::*;
+
+/// aarch64 NEON. f16 goes through the integer conversions of `half`, because the f16 vector type is not stable.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Neon;
+
+impl Simd for Neon {
+    type V = float32x4_t;
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        #[target_feature(enable = "neon")]
+        unsafe fn enabled<T: Task>(task: T) {
+            // SAFETY: forwarded.
+            unsafe { task.run::<Neon>() }
+        }
+        // SAFETY: forwarded.
+        unsafe { enabled(task) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> float32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vdupq_n_f32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> float32x4_t {
+        // SAFETY: forwarded.
+        unsafe { vld1q_f32(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: float32x4_t) {
+        // SAFETY: forwarded.
+        unsafe { vst1q_f32(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vaddq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> float32x4_t {
+        // SAFETY: forwarded.
+        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p)))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> float32x4_t {
+        // SAFETY: forwarded.
+        let v = unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|x| f16::from_bits(x).to_f32());
+        // SAFETY: `v` has four elements.
+        unsafe { vld1q_f32(v.as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: float32x4_t) {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: `lanes` has four elements.
+        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) };
+        // SAFETY: forwarded.
+        unsafe { p.cast::<[u16; 4]>().write_unaligned(lanes.map(|x| f16::from_f32(x).to_bits())) }
+    }
+    #[inline(always)]
+    unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
+        // SAFETY: forwarded.
+        unsafe {
+            let row = |i: usize| vld1q_u32(src.add(i * from));
+            let (ab, cd) = (vtrnq_u32(row(0), row(1)), vtrnq_u32(row(2), row(3)));
+            let join = |low: uint32x4_t, high: uint32x4_t, upper: bool| {
+                if upper {
+                    vcombine_u32(vget_high_u32(low), vget_high_u32(high))
+                } else {
+                    vcombine_u32(vget_low_u32(low), vget_low_u32(high))
+                }
+            };
+            vst1q_u32(dst, join(ab.0, cd.0, false));
+            vst1q_u32(dst.add(to), join(ab.1, cd.1, false));
+            vst1q_u32(dst.add(2 * to), join(ab.0, cd.0, true));
+            vst1q_u32(dst.add(3 * to), join(ab.1, cd.1, true));
+        }
+    }
+}

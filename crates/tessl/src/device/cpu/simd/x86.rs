@@ -1,0 +1,158 @@
+//! AVX2 and AVX-512.
+
+use super::{Simd, Task};
+use std::arch::x86_64::*;
+
+/// AVX2 with FMA and F16C.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx2;
+
+/// AVX-512 F, BW, DQ and VL.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx512;
+
+#[inline(always)]
+unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
+    // SAFETY: forwarded; SSE is part of x86-64.
+    unsafe {
+        let row = |i: usize| _mm_loadu_ps(src.add(i * from).cast());
+        let (mut r0, mut r1, mut r2, mut r3) = (row(0), row(1), row(2), row(3));
+        _MM_TRANSPOSE4_PS(&mut r0, &mut r1, &mut r2, &mut r3);
+        _mm_storeu_ps(dst.cast(), r0);
+        _mm_storeu_ps(dst.add(to).cast(), r1);
+        _mm_storeu_ps(dst.add(2 * to).cast(), r2);
+        _mm_storeu_ps(dst.add(3 * to).cast(), r3);
+    }
+}
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn enabled<T: Task>(task: T) {
+            // SAFETY: forwarded.
+            unsafe { task.run::<Avx2>() }
+        }
+        // SAFETY: forwarded.
+        unsafe { enabled(task) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        // SAFETY: the caller has AVX2.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m256 {
+        // SAFETY: forwarded.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m256) {
+        // SAFETY: forwarded.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller has AVX2.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the caller has FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m256 {
+        // SAFETY: forwarded.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m256 {
+        // SAFETY: forwarded.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m256) {
+        // SAFETY: forwarded.
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
+        // SAFETY: forwarded.
+        unsafe { transpose4(src, from, dst, to) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        unsafe fn enabled<T: Task>(task: T) {
+            // SAFETY: forwarded.
+            unsafe { task.run::<Avx512>() }
+        }
+        // SAFETY: forwarded.
+        unsafe { enabled(task) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: forwarded.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        // SAFETY: forwarded.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        // SAFETY: forwarded.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        // SAFETY: forwarded.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m512) {
+        // SAFETY: forwarded.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
+        // SAFETY: forwarded.
+        unsafe { transpose4(src, from, dst, to) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Compile every CUDA-facing kernel with NVRTC, without a GPU and without toolkit headers.
+
+Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, activation.h, kernel text. Each file of
+kernels/simt and kernels/cuda is compiled for each architecture, with and without -DGPU_PDL, once per variant of its
+function constants. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
+spills registers, serialises wgmma (C7508, C7510), or has fewer wide loads than WIDE asks for; 2 when NVRTC is missing.
+
+Marks that a kernel file may carry:
+    // arch: sm_90a                       compile for these architectures only
+    FCONST(uint, HEAD, 0);  // values 64 128   values of a constant that is not a bool (a bool takes 0 and 1)
+
+NVRTC comes with `pip install nvidia-cuda-nvrtc`; --nvrtc names the library where it is not found by itself.
+"""
+
+import argparse
+import ctypes
+import glob
+import os
+import re
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PRELUDE = ["cuda.h", "args.h", "pack.h", "activation.h"]
+
+# stem -> (constants that must be 1, least number of 128-bit global loads, of stores, in the PTX of that variant)
+WIDE = {"norm": ({"VEC16"}, 20, 5)}
+
+# What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
+BAD_LOG = re.compile(r"C7508|C7510|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)
+
+
+class Nvrtc:
+    """The few entry points needed, through ctypes."""
+
+    def __init__(self, path):
+        # A wheel has no search path to its own builtins; once loaded, they are found by name.
+        for builtins in glob.glob(os.path.join(os.path.dirname(path), "libnvrtc-builtins.so.*")):
+            ctypes.CDLL(builtins)
+        self.lib = ctypes.CDLL(path)
+        self.lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    def _text(self, program, what):
+        size = ctypes.c_size_t()
+        getattr(self.lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        getattr(self.lib, f"nvrtcGet{what}")(program, data)
+        return data.value.decode(errors="replace")
+
+    def compile(self, source, name, options):
+        """Returns (error or None, log, ptx)."""
+        program = ctypes.c_void_p()
+        self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
+        array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+        status = self.lib.nvrtcCompileProgram(program, len(options), array)
+        log = self._text(program, "ProgramLog")
+        ptx = self._text(program, "PTX") if status == 0 else ""
+        self.lib.nvrtcDestroyProgram(ctypes.byref(program))
+        return (self.lib.nvrtcGetErrorString(status).decode() if status else None), log, ptx
+
+
+def find_nvrtc(given):
+    """The path to load: the option, TESSL_NVRTC, a wheel in this Python or in ROOT/.venv, else the system's."""
+    if given or os.environ.get("TESSL_NVRTC"):
+        return given or os.environ["TESSL_NVRTC"]
+    places = [*sys.path, *glob.glob(os.path.join(ROOT, ".venv", "lib", "python*", "site-packages"))]
+    for place in places:
+        hits = sorted(glob.glob(os.path.join(place, "nvidia", "*", "lib", "libnvrtc.so.*")))
+        hits = [h for h in hits if ".alt." not in h]
+        if hits:
+            return hits[-1]
+    return "libnvrtc.so"
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def assemble(kernels, path):
+    parts = []
+    for header in PRELUDE:
+        parts += [f'#line 1 "{header}"\n', read(os.path.join(kernels, "prelude", header)), "\n"]
+    return "".join([*parts, f'#line 1 "{os.path.basename(path)}"\n', read(path)])
+
+
+def variants(text):
+    """Sets of function constants: the first value of each, then the second of each, and so on."""
+    values = {}
+    for kind, name, rest in re.findall(r"^FCONST\((\w+), (\w+), \d+\);(.*)$", text, re.M):
+        listed = re.search(r"// values ([\w. ]+)", rest)
+        values[name] = listed.group(1).split() if listed else ["0", "1"] if kind == "bool" else ["1"]
+    count = max([len(v) for v in values.values()], default=1)
+    return [{name: v[i % len(v)] for name, v in values.items()} for i in range(count)]
+
+
+def wide_accesses(ptx):
+    loads = len(re.findall(r"\bld\.global(?:\.\w+)*\.v4\.(?:u32|b32|f32|s32)\b", ptx))
+    stores = len(re.findall(r"\bst\.global(?:\.\w+)*\.v4\.(?:u32|b32|f32|s32)\b", ptx))
+    return loads, stores
+
+
+def check_file(nvrtc, kernels, path, arch, keep):
+    """Compiles all variants; returns (problems, summary)."""
+    source = assemble(kernels, path)
+    stem = os.path.splitext(os.path.basename(path))[0]
+    problems, widest, compiled = [], (0, 0), 0
+    for constants in variants(source):
+        for pdl in [False, True] if arch >= "sm_90" else [False]:
+            options = [f"-arch={arch}", "-std=c++17", "-default-device", "--ptxas-options=-v", *(["-DGPU_PDL"] if pdl else [])]
+            options += [f"-DFC_{name}={value}" for name, value in constants.items()]
+            what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
+            error, log, ptx = nvrtc.compile(source, stem + ".cu", options)
+            compiled += 1
+            if error:
+                problems.append(f"[{what}] {error}\n" + "\n".join(log.strip().splitlines()[:40]))
+                continue
+            warnings = [line for line in log.splitlines() if "warning" in line.lower() and "#pragma once" not in line]
+            problems += [f"[{what}] {line}" for line in warnings]
+            problems += [f"[{what}] {line}" for line in log.splitlines() if BAD_LOG.search(line)]
+            loads, stores = wide_accesses(ptx)
+            widest = max(widest, (loads, stores))
+            required = WIDE.get(stem)
+            if required and all(constants.get(name) == "1" for name in required[0]):
+                if loads < required[1] or stores < required[2]:
+                    problems.append(f"[{what}] {loads} wide loads, {stores} wide stores; expected {required[1:]}")
+            if keep:
+                tag = "_".join([stem, arch, *[f"{n}{v}" for n, v in constants.items()], *(["pdl"] if pdl else [])])
+                with open(os.path.join(keep, tag + ".ptx"), "w", encoding="utf-8") as file:
+                    file.write(ptx)
+    return problems, f"{compiled} variants, 128-bit loads {widest[0]}, stores {widest[1]}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="kernel files (default: all of kernels/simt and kernels/cuda)")
+    parser.add_argument("--nvrtc", metavar="PATH", help="libnvrtc.so to load")
+    parser.add_argument("--arch", action="append", metavar="SM", help="architecture, repeatable (sm_80, sm_90a)")
+    parser.add_argument("--kernels", default=os.path.join(ROOT, "crates", "tessl", "kernels"), metavar="DIR")
+    parser.add_argument("--keep", metavar="DIR", help="write the PTX of each variant there")
+    options = parser.parse_args()
+
+    path = find_nvrtc(options.nvrtc)
+    try:
+        nvrtc = Nvrtc(path)
+    except OSError as error:
+        print(f"nvrtc_check: cannot load {path}: {error}; `pip install nvidia-cuda-nvrtc`", file=sys.stderr)
+        return 2
+    if options.keep:
+        os.makedirs(options.keep, exist_ok=True)
+    files = options.files or sorted(
+        glob.glob(os.path.join(options.kernels, "simt", "*.metal"))
+        + glob.glob(os.path.join(options.kernels, "cuda", "*.cu"))
+    )
+    print(f"NVRTC {nvrtc.version}: {len(files)} files")
+    failed = 0
+    for file in files:
+        only = re.search(r"^// arch: (.+)$", read(file), re.M)
+        for arch in options.arch or ["sm_80", "sm_90a"]:
+            if only and arch not in only.group(1).split():
+                continue
+            start = time.monotonic()
+            problems, summary = check_file(nvrtc, options.kernels, file, arch, options.keep)
+            verdict = "FAIL" if problems else "ok"
+            name = os.path.relpath(file, options.kernels)
+            print(f"{verdict:4} {name} {arch}: {summary}, {time.monotonic() - start:.1f} s")
+            for problem in problems:
+                print("     " + problem.replace("\n", "\n     "))
+            failed += bool(problems)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
