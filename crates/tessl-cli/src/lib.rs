@@ -11,6 +11,7 @@ pub mod format;
 mod logging;
 mod runtime;
 pub mod selfcheck;
+mod spotcheck;
 pub mod ui;
 
 pub use cli::{main, run_tool};

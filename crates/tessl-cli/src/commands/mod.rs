@@ -5,7 +5,6 @@ pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod gemm;
-mod gemm_check;
 pub(crate) mod plan;
 mod plan_tiles;
 pub(crate) mod verify;

@@ -13,6 +13,14 @@ use std::path::{Path, PathBuf};
 use tessl::DType;
 pub use transfer::{load, store};
 
+/// Says early whether `spec`'s format has the element type.
+///
+/// # Errors
+/// `File` with what to do.
+pub fn preflight(spec: &Spec, dtype: DType) -> Result<()> {
+    transfer::header(spec, dtype, &[0], 0).map(|_| ())
+}
+
 /// Where an array is: a file and, in safetensors, a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {

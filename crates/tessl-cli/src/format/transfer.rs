@@ -3,7 +3,6 @@
 use super::{Kind, Output, Source, Spec, npy, safetensors};
 use crate::error::{CliError, Result};
 use crate::ui::Progress;
-use bytemuck::Zeroable;
 use half::{bf16, f16};
 use tessl::{BufferKind, DType, Element, GpuRuntime, Tensor};
 
