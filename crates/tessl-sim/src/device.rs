@@ -119,7 +119,7 @@ impl Backend for SimDevice {
                 op: "pipeline",
                 what: "kernel",
                 name: key.name.as_ref().into(),
-                state: "does not exist on the simulator",
+                taken: false,
             });
         };
         let constants = key.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();

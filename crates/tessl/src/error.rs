@@ -175,7 +175,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// A name is taken or missing.
-    #[error("{op}: {what} `{name}` {state}")]
+    #[error("{op}: {what} `{name}` {}", if *.taken { "exists already" } else { "does not exist" })]
     Name {
         /// Operation.
         op: &'static str,
@@ -183,8 +183,8 @@ pub enum Error {
         what: &'static str,
         /// The name.
         name: Box<str>,
-        /// `is already registered`, `does not exist`.
-        state: &'static str,
+        /// The name exists already (else it does not exist).
+        taken: bool,
     },
     /// A wait ran past its time limit.
     #[error("{op}: not finished within {millis} ms")]

@@ -103,7 +103,7 @@ impl RuntimeOptions {
     /// Fills what was not set from the process's environment, warning about names it does not know.
     ///
     /// # Errors
-    /// `Parse` for a value that cannot be understood; `Name` for a switch that would remove needed barriers.
+    /// `Parse` for a value that cannot be understood; also for a switch that would remove needed barriers.
     pub fn from_env(self) -> Result<Self> {
         self.from_vars(std::env::vars())
     }
@@ -143,12 +143,8 @@ impl RuntimeOptions {
             "CACHE_DIR" => or_set(&mut self.cache_dir, PathBuf::from(value)),
             "HAZARD_BARRIERS" | "COARSE_BARRIERS" if matches!(value, "" | "0") => {}
             "HAZARD_BARRIERS" | "COARSE_BARRIERS" => {
-                return Err(Error::Name {
-                    op: "RuntimeOptions::from_env",
-                    what: "the variable",
-                    name: name.into(),
-                    state: "would remove barriers that results depend on; barriers are placed where data needs them",
-                });
+                let expected = "0: barriers are placed where data needs them and cannot be left out";
+                return Err(Error::parse("TESSL_HAZARD_BARRIERS", value, expected));
             }
             "GEMM_ACCUM" | "GEMM_ACCUM_DX" | "GEMM_INTERIOR" => {
                 tracing::warn!("{name} has no effect: accumulation into C is always done in the same kernel");

@@ -241,8 +241,8 @@ mod tests {
         let mut exact = 0;
         for pitch in [4u64, 6] {
             for (oa, ob) in (0..14).flat_map(|a| (0..14).map(move |b| (a, b))) {
-                for (wa, wb) in [(1, 1), (2, 3), (4, 2), (4, 4)] {
-                    for (ra, rb) in [(1, 1), (2, 2), (3, 1), (2, 4)] {
+                for (wa, wb) in [(1u64, 1u64), (2, 3), (4, 2), (4, 4)] {
+                    for (ra, rb) in [(1u64, 1u64), (2, 2), (3, 1), (2, 4)] {
                         let a = Rect { offset: oa, width: wa, pitch, rows: ra };
                         let b = Rect { offset: ob, width: wb, pitch, rows: rb };
                         let (got, want) = (a.overlaps(&b), touches(&a, &b));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn q_k_v_views_of_one_buffer_do_not_conflict() {
-        let view = |column| Rect { offset: column * 64, width: 64, pitch: 192, rows: 10 };
+        let view = |column: u64| Rect { offset: column * 64, width: 64, pitch: 192, rows: 10 };
         assert!(!view(0).overlaps(&view(1)) && !view(1).overlaps(&view(2)) && !view(2).overlaps(&view(0)));
         assert!(view(0).overlaps(&Rect { offset: 60, width: 64, pitch: 192, rows: 10 }));
     }

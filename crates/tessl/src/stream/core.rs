@@ -301,7 +301,6 @@ impl StreamCore {
         let empty = Batch::default();
         // After a failure the queue still receives the signal, so that nobody waits for ever; the work is dropped.
         let failed = self.progress.failed_from.load(Ordering::Acquire) != u64::MAX;
-        self.progress.submitted.store(segment.last, Ordering::Release);
         let outcome = match &segment.graph {
             // SAFETY: reasons 1 to 3 of the contract: bindings were bounds-checked when tensors were made and are
             // retained by the segment until it is retired; conflicts were registered by `append`; `submission` is locked.
@@ -311,6 +310,8 @@ impl StreamCore {
             // SAFETY: an empty batch touches nothing.
             _ => unsafe { self.progress.queue.submit(&empty, fences, segment.last) },
         };
+        // Only now may others wait for these commands through the queue: before, it did not know of them.
+        self.progress.submitted.store(segment.last, Ordering::Release);
         let first = segment.first;
         submission.in_flight.push_back(segment);
         if let Err(error) = outcome {

@@ -54,10 +54,9 @@ impl Kernels {
         let taken = |name: &str, before: &[(String, KernelFn)]| {
             kernels.iter().any(|k| k.name == name) || before.iter().any(|(n, _)| n == name)
         };
-        if let Some((i, (name, _))) = added.iter().enumerate().find(|(i, (name, _))| taken(name, &added[..*i])) {
-            debug_assert!(i < added.len());
-            let (op, what, state) = ("add_library", "kernel", "is already registered");
-            return Err(Error::Name { op, what, name: name.as_str().into(), state });
+        if let Some((_, (name, _))) = added.iter().enumerate().find(|(i, (name, _))| taken(name, &added[..*i])) {
+            let name = name.as_str().into();
+            return Err(Error::Name { op: "add_library", what: "kernel", name, taken: true });
         }
         kernels.extend(added.into_iter().map(|(name, function)| Kernel { module: library.to_owned(), name, function }));
         Ok(())
@@ -185,7 +184,7 @@ impl Backend for CpuBackend {
             op: "pipeline",
             what: "kernel",
             name: name(),
-            state: "does not exist",
+            taken: false,
         })
     }
 

@@ -227,9 +227,7 @@ pub(super) fn run_plan(
         }
     }
     let mut bindings = vec![oa.bound(Access::Read), ob.bound(Access::Read), oc.bound(Access::Write)];
-    if c.bias != 0 {
-        bindings.push(bias.bound(Access::Read));
-    }
+    bindings.push(if c.bias == 0 { oc.bound(Access::Read) } else { bias.bound(Access::Read) });
     let scratch = (plan.scratch_bytes > 0).then(|| {
         let bytes = usize::try_from(plan.scratch_bytes).expect("fits");
         let ptr = memory::map(bytes).expect("room");

@@ -1,0 +1,85 @@
+//! Every kernel variant of the plan tables through NVRTC, where it is found; no device is needed.
+
+use super::nvrtc::Nvrtc;
+use super::tables::{GemmKernel, gemm_rows};
+use super::{elf, source};
+use crate::plan::KernelKey;
+use std::path::PathBuf;
+
+fn nvrtc(test: &str) -> Option<Nvrtc> {
+    let user = std::env::var_os("TESSL_CUDA_LIB").map(PathBuf::from);
+    match Nvrtc::load(user.as_deref()) {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(reason) => {
+            println!("skipped: {test}: no NVRTC ({reason})");
+            None
+        }
+    }
+}
+
+/// Compiles one kernel; its log must be free of spills and warnings.
+fn check(nvrtc: &Nvrtc, sm: u32, key: &KernelKey) {
+    let module = source::module(&key.module).unwrap();
+    let options = source::options(sm, key, module.one_entry());
+    let compiled = nvrtc.compile(module.stem, &module.source(), &[], &options).unwrap();
+    assert!(elf::kernels(&compiled.cubin).iter().any(|k| **k == *key.name), "{} is not in the cubin", key.name);
+    for line in compiled.log.lines() {
+        let spills = line.contains("spill") && !line.contains("0 bytes spill stores, 0 bytes spill loads");
+        assert!(!spills && !line.contains("warning"), "sm_{sm} {} {:?}: {line}", key.name, key.constants);
+    }
+}
+
+fn gemm(stem: &'static str, name: &'static str, tile: u32, stages: u32, layout: u32, vec: [u32; 2]) -> KernelKey {
+    let key = KernelKey::builtin(stem, name).constant("TILE", tile);
+    let key = if stem == "gemm_mma" { key.constant("STAGES", stages) } else { key };
+    let [a, b] = vec;
+    key.constant("A_ROWS", layout & 1).constant("B_ROWS", layout >> 1).constant("VEC_A", a).constant("VEC_B", b)
+}
+
+#[test]
+fn every_row_of_the_gemm_table_compiles_without_spills() {
+    let Some(nvrtc) = nvrtc("gemm table") else { return };
+    // Every row once with the fast copies, on the oldest and the newest target; layouts and copies take turns.
+    for (i, row) in (0u32..).zip(gemm_rows()) {
+        for (turn, sm) in [(0, 80), (1, 90)] {
+            let (name, slow) = match row.kernel {
+                GemmKernel::Mma => (["gemm_mma_bf16_bf16", "gemm_mma_f16_f32"][turn], [2, 4]),
+                GemmKernel::Simt => (["gemm_simt_f32_f32", "gemm_simt_f32_bf16"][turn], [4, 16]),
+            };
+            let vec = if turn == 0 { [16, 16] } else { slow };
+            check(&nvrtc, sm, &gemm(row.kernel.stem(), name, row.index, row.stages, (i + sm / 10) % 4, vec));
+        }
+    }
+}
+
+#[test]
+fn every_gemm_entry_and_the_norms_compile() {
+    let Some(nvrtc) = nvrtc("entries") else { return };
+    let mma = ["bf16_f32", "bf16_bf16", "bf16_f16", "f16_f32", "f16_f16", "f16_bf16"].map(|t| format!("gemm_mma_{t}"));
+    for name in mma {
+        let key = gemm("gemm_mma", "", 3, 2, 3, [16, 8]);
+        check(&nvrtc, 89, &KernelKey { name: name.into(), ..key });
+    }
+    for name in ["f32_f32", "f32_bf16", "f32_f16"].map(|t| format!("gemm_simt_{t}")) {
+        let key = gemm("gemm_simt", "", 1, 2, 0, [16, 4]);
+        check(&nvrtc, 89, &KernelKey { name: name.into(), ..key });
+    }
+    for vec16 in [0, 1] {
+        for types in ["f32_f32", "f16_f16", "bf16_bf16", "f16_f32", "bf16_f32"] {
+            check(&nvrtc, 90, &KernelKey::builtin("norm", format!("rms_norm_{types}")).constant("VEC16", vec16));
+        }
+    }
+}
+
+#[test]
+fn an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line() {
+    let Some(nvrtc) = nvrtc("error log") else { return };
+    let text = "\n\n#include \"tessl.h\"\nKERNEL(f, 32, OUT(float, y, 0)) { *y = oops; }\n";
+    let prelude = source::prelude();
+    let options = source::options(80, &KernelKey::builtin("user", ""), false);
+    let headers = [(source::USER_HEADER, prelude.as_str())];
+    let error = nvrtc.compile("user", text, &headers, &options).unwrap_err().to_string();
+    assert!(error.contains("oops") && error.contains("(4)"), "{error}");
+    let good = nvrtc.compile("user", &text.replace("oops", "1.0f"), &headers, &options).unwrap();
+    assert_eq!(elf::kernels(&good.cubin), ["f"]);
+}

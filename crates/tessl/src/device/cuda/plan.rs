@@ -1,0 +1,150 @@
+//! Plans for NVIDIA devices: rows of `tables/`, filtered by the device's limits.
+
+use super::tables::{GemmKernel, GemmRow, NORM_THREADS, gemm_rows, norm_rows};
+use crate::device::DeviceProfile;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::gemm::{Bias, GemmDesc, Layout, Precision};
+use crate::nn::RmsNormDesc;
+use crate::plan::{Desc, KernelKey, Plan};
+
+const DEVICE: &str = "cuda";
+
+/// Rows and columns that kernels can count in 32 bits with a tile to spare.
+const MAX_EXTENT: u32 = u32::MAX - 511;
+
+/// Chooses the kernel for `desc`. Pure.
+///
+/// # Errors
+/// `Unsupported` for a problem without a kernel, `TooLarge` with the numbers where a limit of the device is in the way.
+pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
+    match desc {
+        Desc::Gemm(gemm) => plan_gemm(gemm, profile),
+        Desc::RmsNorm(norm) => plan_norm(norm, profile),
+    }
+}
+
+fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
+    let unsupported = |what: String| Err(Error::unsupported("gemm", what, DEVICE));
+    let (input, output) = (desc.input, desc.output);
+    if let Bias::Column(bias) | Bias::Row(bias) = desc.bias
+        && bias != DType::F32
+        && bias != output
+    {
+        return unsupported(format!("a {bias} bias on a {output} result"));
+    }
+    match input {
+        DType::Bf16 | DType::F16 if output.is_float() => {
+            if profile.compute_capability < 80 {
+                let (major, minor) = (profile.compute_capability / 10, profile.compute_capability % 10);
+                return unsupported(format!("{input} at compute capability {major}.{minor} (8.0 is needed)"));
+            }
+            Ok(GemmKernel::Mma)
+        }
+        DType::F32 if output.is_float() && desc.precision == Precision::Exact => Ok(GemmKernel::Simt),
+        DType::F32 if output.is_float() => unsupported(format!("f32 with precision {:?}", desc.precision)),
+        _ => unsupported(format!("{input} x {input} -> {output}")),
+    }
+}
+
+fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let kernel = kernel_for(desc, profile)?;
+    for (what, extent) in [("m", desc.m), ("n", desc.n)] {
+        if extent > MAX_EXTENT {
+            return Err(too_large("gemm", what, extent.into(), MAX_EXTENT.into()));
+        }
+    }
+    let rows = || gemm_rows().iter().filter(move |r| r.kernel == kernel);
+    let fits = |r: &&GemmRow| r.shared_bytes() <= profile.shared_bytes && r.threads <= profile.max_threads;
+    let Some(row) = rows().filter(fits).find(|r| takes(r, desc, profile)) else {
+        return Err(no_fit(rows(), profile));
+    };
+    let tiles = [desc.m.div_ceil(row.tile[0]), desc.n.div_ceil(row.tile[1]), desc.batch];
+    let blocks = blocks(tiles);
+    let Some(grid) = u32::try_from(blocks).ok().filter(|g| *g <= profile.max_grid) else {
+        return Err(too_large("gemm", "the number of tiles", blocks, profile.max_grid.into()));
+    };
+    let name = format!("{}_{}_{}", kernel.stem(), desc.input, desc.output);
+    let mut key = KernelKey::builtin(kernel.stem(), name).constant("TILE", row.index);
+    if kernel == GemmKernel::Mma {
+        key = key.constant("STAGES", row.stages);
+    }
+    let key = key
+        .constant("A_ROWS", u32::from(desc.a == Layout::RowMajor))
+        .constant("B_ROWS", u32::from(desc.b == Layout::RowMajor))
+        .constant("VEC_A", copy_bytes(kernel, desc.a_align))
+        .constant("VEC_B", copy_bytes(kernel, desc.b_align));
+    Ok(Plan {
+        kernel: key,
+        tile: row.tile,
+        tiles,
+        grid: [grid, 1, 1],
+        threads: row.threads,
+        stages: row.stages,
+        split: 1,
+        shared_bytes: row.shared_bytes(),
+        scratch_bytes: 0,
+        reason: row.reason,
+    })
+}
+
+/// Whether the problem fills the row's tiles and the device.
+fn takes(row: &GemmRow, desc: &GemmDesc, profile: &DeviceProfile) -> bool {
+    let tiles = [desc.m.div_ceil(row.tile[0]), desc.n.div_ceil(row.tile[1]), desc.batch];
+    let wanted = u64::from(profile.cores) * u64::from(row.fill);
+    desc.m >= row.min[0] && desc.n >= row.min[1] && blocks(tiles).saturating_mul(100) >= wanted
+}
+
+fn blocks(tiles: [u32; 3]) -> u64 {
+    tiles.iter().fold(1, |n: u64, t| n.saturating_mul(u64::from(*t)))
+}
+
+/// Bytes that one copy of an operand may move: what its alignment allows, between one element and 16.
+fn copy_bytes(kernel: GemmKernel, align: u8) -> u32 {
+    match kernel {
+        GemmKernel::Mma => 1 << align.clamp(1, 4),
+        GemmKernel::Simt if align >= 4 => 16,
+        GemmKernel::Simt => 4,
+    }
+}
+
+fn no_fit<'a>(rows: impl Iterator<Item = &'a GemmRow> + Clone, profile: &DeviceProfile) -> Error {
+    let shared = rows.clone().map(GemmRow::shared_bytes).min().unwrap_or_default();
+    if shared > profile.shared_bytes {
+        return too_large("gemm", "the shared memory of the smallest tile", shared.into(), profile.shared_bytes.into());
+    }
+    let threads = rows.map(|r| r.threads).min().unwrap_or_default();
+    too_large("gemm", "the threads of the smallest tile", threads.into(), profile.max_threads.into())
+}
+
+fn plan_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let (x, w) = (desc.dtype, desc.weight);
+    if !x.is_float() || !(w == x || w == DType::F32) {
+        return Err(Error::unsupported("rms_norm", format!("{x} rows with a {w} weight"), DEVICE));
+    }
+    let Ok(rows) = u32::try_from(desc.rows) else {
+        return Err(too_large("rms_norm", "the number of rows", desc.rows, u32::MAX.into()));
+    };
+    if NORM_THREADS > profile.max_threads {
+        return Err(too_large("rms_norm", "the threads of a block", NORM_THREADS.into(), profile.max_threads.into()));
+    }
+    let row = norm_rows().iter().find(|r| desc.align >= r.min_align);
+    let row = row.expect("INVARIANT: the last row asks for no alignment");
+    let groups = rows.min(profile.cores.saturating_mul(row.blocks_per_core)).min(profile.max_grid);
+    Ok(Plan {
+        kernel: KernelKey::builtin("norm", format!("rms_norm_{x}_{w}")).constant("VEC16", row.vec16),
+        tile: [1, desc.n, 1],
+        tiles: [rows, 1, 1],
+        grid: [groups, 1, 1],
+        threads: NORM_THREADS,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: 0,
+        reason: row.reason,
+    })
+}
+
+fn too_large(op: &'static str, what: &'static str, value: u64, limit: u64) -> Error {
+    Error::TooLarge { op, what, value, limit }
+}

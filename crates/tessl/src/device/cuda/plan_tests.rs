@@ -1,0 +1,172 @@
+//! Tests of plans: every row is reached, thresholds hold at t - 1, t and t + 1, limits are kept.
+
+use super::plan::plan;
+use super::profiles::PROFILES;
+use super::tables::{GemmKernel, GemmRow, gemm_rows, norm_rows};
+use crate::device::DeviceProfile;
+use crate::dtype::DType;
+use crate::error::Error;
+use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use crate::nn::RmsNormDesc;
+use crate::plan::{Desc, Plan};
+
+fn profile(name: &str) -> &'static DeviceProfile {
+    PROFILES.iter().find(|p| p.name == name).unwrap()
+}
+
+fn gemm(m: u32, n: u32, input: DType) -> GemmDesc {
+    GemmDesc {
+        m,
+        n,
+        k: 256,
+        batch: 1,
+        input,
+        output: DType::F32,
+        a: Layout::RowMajor,
+        b: Layout::RowMajor,
+        b_shared: false,
+        a_align: 7,
+        b_align: 7,
+        c_align: 7,
+        alpha: Factor::One,
+        beta: Factor::Zero,
+        bias: Bias::None,
+        activation: Activation::None,
+        precision: Precision::Exact,
+        backend: GemmBackend::TensorOps,
+    }
+}
+
+fn of(desc: GemmDesc, profile: &DeviceProfile) -> Plan {
+    plan(&Desc::Gemm(desc), profile).unwrap()
+}
+
+#[test]
+fn ladder_on_h200() {
+    let tile = |m, n| of(gemm(m, n, DType::Bf16), profile("h200")).tile;
+    assert_eq!(tile(4096, 4096), [128, 256, 64]);
+    assert_eq!(tile(2048, 2048), [128, 256, 64]);
+    assert_eq!(tile(2048, 768), [128, 128, 64]);
+    assert_eq!(tile(1024, 1024), [64, 64, 64]);
+    assert_eq!(tile(256, 256), [32, 32, 64]);
+    assert_eq!(tile(8, 100_000), [32, 32, 64], "tiles that would be mostly empty are not used");
+}
+
+#[test]
+fn thresholds_hold_one_below_at_and_one_above() {
+    let h200 = profile("h200");
+    for (i, row) in gemm_rows().iter().enumerate().filter(|(_, r)| r.fill > 0) {
+        let input = if row.kernel == GemmKernel::Mma { DType::Bf16 } else { DType::F32 };
+        // A column of tiles, as many as the row asks for, on a device where this row is the first that fits.
+        let wanted = (h200.cores * row.fill).div_ceil(100);
+        let device = DeviceProfile { shared_bytes: row.shared_bytes(), ..h200.clone() };
+        let fits = |r: &&GemmRow| r.kernel == row.kernel && r.shared_bytes() <= device.shared_bytes;
+        assert_eq!(gemm_rows()[..i].iter().filter(fits).count(), 0, "rows are ordered by size: {row:?}");
+        for (tiles, taken) in [(wanted - 1, false), (wanted, true), (wanted + 1, true)] {
+            let chosen = of(gemm(tiles * row.tile[0], row.tile[1], input), &device);
+            assert_eq!(chosen.reason == row.reason, taken, "{tiles} tiles: {}", chosen.reason);
+        }
+        for (below, taken) in [(1, false), (0, true)] {
+            let narrow = of(gemm(row.tile[0] * 400, row.min[1] - below, input), &device);
+            let flat = of(gemm(row.min[0] - below, row.tile[1] * 400, input), &device);
+            assert_eq!((narrow.reason == row.reason, flat.reason == row.reason), (taken, taken), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn every_row_is_chosen_somewhere_and_plans_keep_to_the_limits() {
+    let mut seen = vec![false; gemm_rows().len()];
+    let middle = DeviceProfile { shared_bytes: 48 << 10, ..profile("rtx4090").clone() };
+    for device in PROFILES.iter().chain([&middle]) {
+        for size in [1u32, 31, 33, 64, 65, 128, 500, 1000, 2000, 4096, 8192] {
+            for input in [DType::Bf16, DType::F16, DType::F32] {
+                let p = of(gemm(size, size, input), device);
+                assert!(p.shared_bytes <= device.shared_bytes && p.threads <= device.max_threads, "{p:?}");
+                assert_eq!(p.grid[0], p.tiles.iter().product::<u32>());
+                let row = gemm_rows().iter().position(|r| r.reason == p.reason).unwrap();
+                seen[row] = true;
+            }
+        }
+    }
+    let missing: Vec<_> = gemm_rows().iter().zip(&seen).filter(|(_, s)| !**s).map(|(r, _)| r.reason).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn kernel_constants_follow_layout_and_alignment() {
+    let constants = |desc: GemmDesc| of(desc, profile("a100")).kernel.constants.to_vec();
+    let value = |all: &[(&str, u32)], name: &str| all.iter().find(|c| c.0 == name).unwrap().1;
+    for (align, bytes) in [(0, 2), (1, 2), (2, 4), (3, 8), (4, 16), (7, 16)] {
+        let all = constants(GemmDesc { a_align: align, ..gemm(64, 64, DType::F16) });
+        assert_eq!((value(&all, "VEC_A"), value(&all, "VEC_B")), (bytes, 16));
+    }
+    let all = constants(GemmDesc { b_align: 3, b: Layout::ColMajor, ..gemm(64, 64, DType::F32) });
+    assert_eq!((value(&all, "VEC_B"), value(&all, "A_ROWS"), value(&all, "B_ROWS")), (4, 1, 0));
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_with_the_numbers() {
+    let small = DeviceProfile { shared_bytes: 8 << 10, ..profile("tiny-16k").clone() };
+    let error = plan(&Desc::Gemm(gemm(64, 64, DType::Bf16)), &small).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { value: 16384, limit: 8192, .. }), "{error}");
+    let few = DeviceProfile { max_threads: 32, ..profile("h200").clone() };
+    let error = plan(&Desc::Gemm(gemm(64, 64, DType::Bf16)), &few).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { value: 128, limit: 32, .. }), "{error}");
+    let many = GemmDesc { batch: u32::MAX, ..gemm(4096, 4096, DType::Bf16) };
+    assert!(matches!(plan(&Desc::Gemm(many), profile("h200")), Err(Error::TooLarge { .. })));
+    assert!(matches!(plan(&Desc::Gemm(gemm(u32::MAX, 1, DType::F32)), profile("h200")), Err(Error::TooLarge { .. })));
+}
+
+#[test]
+fn problems_without_a_kernel_are_refused() {
+    let refused = |desc: GemmDesc, device: &DeviceProfile| {
+        matches!(plan(&Desc::Gemm(desc), device), Err(Error::Unsupported { device: "cuda", .. }))
+    };
+    let h200 = profile("h200");
+    assert!(refused(GemmDesc { precision: Precision::Split, ..gemm(64, 64, DType::F32) }, h200));
+    assert!(refused(gemm(64, 64, DType::I8), h200));
+    assert!(refused(GemmDesc { bias: Bias::Column(DType::F16), ..gemm(64, 64, DType::F32) }, h200));
+    let turing = DeviceProfile { compute_capability: 75, ..h200.clone() };
+    assert!(refused(gemm(64, 64, DType::F16), &turing) && !refused(gemm(64, 64, DType::F32), &turing));
+}
+
+#[test]
+fn norm_rows_follow_alignment() {
+    let norm = |rows, align| {
+        let desc = RmsNormDesc { rows, n: 4096, dtype: DType::Bf16, weight: DType::F32, align };
+        plan(&Desc::RmsNorm(desc), profile("h200"))
+    };
+    for row in norm_rows() {
+        let p = norm(5, row.min_align).unwrap();
+        assert_eq!((p.reason, p.kernel.constants[0]), (row.reason, ("VEC16", row.vec16)));
+    }
+    assert_eq!(norm(5, 3).unwrap().kernel.constants[0], ("VEC16", 0));
+    assert_eq!(norm(5, 4).unwrap().kernel.name, "rms_norm_bf16_f32");
+    assert_eq!((norm(5, 4).unwrap().grid[0], norm(1 << 20, 4).unwrap().grid[0]), (5, 1056));
+    assert!(matches!(norm(1 << 32, 4), Err(Error::TooLarge { .. })));
+}
+
+#[test]
+fn tiles_are_those_of_the_kernel_sources() {
+    let sources = [
+        (GemmKernel::Mma, include_str!("../../../kernels/cuda/gemm_mma.cu")),
+        (GemmKernel::Simt, include_str!("../../../kernels/cuda/gemm_simt.cu")),
+    ];
+    for (kernel, text) in sources {
+        let column = |name: &str| -> Vec<u32> {
+            let list = text.split(&format!("constexpr uint {name}[] = {{")).nth(1).unwrap().split('}').next().unwrap();
+            list.split(',').map(|n| n.trim().parse().unwrap()).collect()
+        };
+        let [m, n, k] = ["TILES_M", "TILES_N", "TILES_K"].map(column);
+        let [warps_m, warps_n] = ["WARPS_M", "WARPS_N"].map(column);
+        let mut used = vec![false; m.len()];
+        for row in gemm_rows().iter().filter(|r| r.kernel == kernel) {
+            let i = row.index as usize;
+            assert_eq!(row.tile, [m[i], n[i], k[i]], "{row:?}");
+            assert_eq!(row.threads, 32 * warps_m[i] * warps_n[i], "{row:?}");
+            used[i] = true;
+        }
+        assert!(used.iter().all(|u| *u), "a tile of {} has no row", kernel.stem());
+    }
+}

@@ -1,0 +1,8 @@
+//! Kernel variants and the thresholds that choose them, as rows.
+
+mod gemm;
+mod norm;
+
+pub use gemm::{GemmKernel, GemmRow, gemm_rows};
+pub(crate) use norm::THREADS as NORM_THREADS;
+pub use norm::{NormRow, norm_rows};
