@@ -8,7 +8,7 @@ use crate::error::{CliError, Result};
 use crate::ui;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use tessl::device::{PROFILES, metal};
+use tessl::device::{PROFILES, cuda, metal};
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
@@ -62,7 +62,8 @@ fn row(profile: &DeviceProfile, plan: &Plan) -> Value {
 
 /// The rows of the GEMM tables, by their reasons.
 fn table_rows() -> impl Iterator<Item = (DeviceKind, &'static str)> {
-    metal::gemm_rows().iter().map(|row| (DeviceKind::Metal, row.reason))
+    let metal = metal::gemm_rows().iter().map(|row| (DeviceKind::Metal, row.reason));
+    metal.chain(cuda::tables::gemm_rows().iter().map(|row| (DeviceKind::Cuda, row.reason)))
 }
 
 fn problems() -> impl Iterator<Item = GemmDesc> {
