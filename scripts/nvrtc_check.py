@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Compile every CUDA-facing kernel with NVRTC, without a GPU and without toolkit headers.
 
-Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, activation.h, kernel text. Each file of
-kernels/simt and kernels/cuda is compiled for each architecture, with and without -DGPU_PDL, once per variant of its
-function constants. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
+Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, activation.h, for kernels/cuda its *.cuh
+(ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, on sm_90 and
+later with and without -DGPU_PDL, once per variant of its function constants. Kernels behind #ifdef ENTRY_<name> are all
+compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
 spills registers, serialises wgmma (C7508, C7510), or has fewer wide loads than WIDE asks for; 2 when NVRTC is missing.
 
 Marks that a kernel file may carry:
-    // arch: sm_90a                       compile for these architectures only
-    FCONST(uint, HEAD, 0);  // values 64 128   values of a constant that is not a bool (a bool takes 0 and 1)
+    // arch: sm_90a                 compile for these architectures only
+    // variant: TILE=0 STAGES=4     compile with these constants; one line per variant. Without such lines a file is
+                                    compiled twice, with each constant 0 and with each constant 1.
 
 NVRTC comes with `pip install nvidia-cuda-nvrtc`; --nvrtc names the library where it is not found by itself.
 """
@@ -22,10 +24,11 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OPTIONS = ["-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-options=-v"]
 PRELUDE = ["cuda.h", "args.h", "pack.h", "activation.h"]
 
-# stem -> (constants that must be 1, least number of 128-bit global loads, of stores, in the PTX of that variant)
-WIDE = {"norm": ({"VEC16"}, 20, 5)}
+# stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
+WIDE = {"norm": ({"VEC16"}, 8, 2)}
 
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
 BAD_LOG = re.compile(r"C7508|C7510|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)
@@ -82,62 +85,79 @@ def read(path):
 
 
 def assemble(kernels, path):
+    headers = [os.path.join(kernels, "prelude", header) for header in PRELUDE]
+    if path.endswith(".cu"):
+        own = glob.glob(os.path.join(os.path.dirname(path), "*.cuh"))
+        headers += sorted(own, key=lambda p: (os.path.basename(p) != "ptx.cuh", p))
     parts = []
-    for header in PRELUDE:
-        parts += [f'#line 1 "{header}"\n', read(os.path.join(kernels, "prelude", header)), "\n"]
-    return "".join([*parts, f'#line 1 "{os.path.basename(path)}"\n', read(path)])
+    for file in [*headers, path]:
+        text = re.sub(r"^#pragma once$", "", read(file), flags=re.M)
+        parts.append(f'#line 1 "{os.path.basename(file)}"\n{text}\n')
+    return "".join(parts)
 
 
 def variants(text):
-    """Sets of function constants: the first value of each, then the second of each, and so on."""
-    values = {}
-    for kind, name, rest in re.findall(r"^FCONST\((\w+), (\w+), \d+\);(.*)$", text, re.M):
-        listed = re.search(r"// values ([\w. ]+)", rest)
-        values[name] = listed.group(1).split() if listed else ["0", "1"] if kind == "bool" else ["1"]
-    count = max([len(v) for v in values.values()], default=1)
-    return [{name: v[i % len(v)] for name, v in values.items()} for i in range(count)]
+    """Sets of function constants to compile with, as dictionaries."""
+    listed = re.findall(r"^// variant: (.+)$", text, re.M)
+    if listed:
+        return [dict(pair.split("=", 1) for pair in line.split()) for line in listed]
+    names = re.findall(r"^FCONST\(\w+, (\w+), \d+\);", text, re.M)
+    return [{name: value for name in names} for value in ("0", "1")] if names else [{}]
 
 
 def wide_accesses(ptx):
-    loads = len(re.findall(r"\bld\.global(?:\.\w+)*\.v4\.(?:u32|b32|f32|s32)\b", ptx))
-    stores = len(re.findall(r"\bst\.global(?:\.\w+)*\.v4\.(?:u32|b32|f32|s32)\b", ptx))
-    return loads, stores
+    """Entry point -> (128-bit global loads, stores)."""
+    counts = {}
+    for part in ptx.split(".entry ")[1:]:
+        loads, stores = (
+            len(re.findall(rf"\b{access}\.global(?:\.[\w:]+)*\.(?:v[48]\.[ubfs]32|v[24]\.[ubfs]64)\b", part))
+            for access in ("ld", "st")
+        )
+        counts[re.match(r"\w+", part).group()] = (loads, stores)
+    return counts
+
+
+def has_dependent_launch(arch):
+    return int(re.search(r"\d+", arch).group()) >= 90
 
 
 def check_file(nvrtc, kernels, path, arch, keep):
     """Compiles all variants; returns (problems, summary)."""
     source = assemble(kernels, path)
     stem = os.path.splitext(os.path.basename(path))[0]
+    entries = sorted(set(re.findall(r"^#ifdef (ENTRY_\w+)$", source, re.M)))
     problems, widest, compiled = [], (0, 0), 0
     for constants in variants(source):
-        for pdl in [False, True] if arch >= "sm_90" else [False]:
-            options = [f"-arch={arch}", "-std=c++17", "-default-device", "--ptxas-options=-v", *(["-DGPU_PDL"] if pdl else [])]
+        for pdl in [False, True] if has_dependent_launch(arch) else [False]:
+            options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
             options += [f"-DFC_{name}={value}" for name, value in constants.items()]
+            options += [f"-D{entry}" for entry in entries]
             what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
             error, log, ptx = nvrtc.compile(source, stem + ".cu", options)
             compiled += 1
             if error:
                 problems.append(f"[{what}] {error}\n" + "\n".join(log.strip().splitlines()[:40]))
                 continue
-            warnings = [line for line in log.splitlines() if "warning" in line.lower() and "#pragma once" not in line]
+            warnings = [line for line in log.splitlines() if "warning" in line.lower()]
             problems += [f"[{what}] {line}" for line in warnings]
             problems += [f"[{what}] {line}" for line in log.splitlines() if BAD_LOG.search(line)]
-            loads, stores = wide_accesses(ptx)
-            widest = max(widest, (loads, stores))
+            counts = wide_accesses(ptx)
+            widest = max(widest, tuple(map(sum, zip(*counts.values()))))
             required = WIDE.get(stem)
             if required and all(constants.get(name) == "1" for name in required[0]):
-                if loads < required[1] or stores < required[2]:
-                    problems.append(f"[{what}] {loads} wide loads, {stores} wide stores; expected {required[1:]}")
+                for entry, (loads, stores) in counts.items():
+                    if loads < required[1] or stores < required[2]:
+                        problems.append(f"[{what}] {entry}: {loads} wide loads, {stores} stores; least {required[1:]}")
             if keep:
                 tag = "_".join([stem, arch, *[f"{n}{v}" for n, v in constants.items()], *(["pdl"] if pdl else [])])
                 with open(os.path.join(keep, tag + ".ptx"), "w", encoding="utf-8") as file:
                     file.write(ptx)
-    return problems, f"{compiled} variants, 128-bit loads {widest[0]}, stores {widest[1]}"
+    return problems, f"{compiled} variants, wide loads {widest[0]}, stores {widest[1]}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="kernel files (default: all of kernels/simt and kernels/cuda)")
+    parser.add_argument("files", nargs="*", help="kernel files (default: all, and the prelude's own test)")
     parser.add_argument("--nvrtc", metavar="PATH", help="libnvrtc.so to load")
     parser.add_argument("--arch", action="append", metavar="SM", help="architecture, repeatable (sm_80, sm_90a)")
     parser.add_argument("--kernels", default=os.path.join(ROOT, "crates", "tessl", "kernels"), metavar="DIR")
@@ -155,6 +175,7 @@ def main():
     files = options.files or sorted(
         glob.glob(os.path.join(options.kernels, "simt", "*.metal"))
         + glob.glob(os.path.join(options.kernels, "cuda", "*.cu"))
+        + glob.glob(os.path.join(ROOT, "crates", "tessl-sim", "tests", "vocabulary.metal"))
     )
     print(f"NVRTC {nvrtc.version}: {len(files)} files")
     failed = 0

@@ -3,13 +3,12 @@
 //! Small shapes pass on broken kernels: an error that starts at the second tile, at 64 KiB or at an odd tail needs a
 //! shape that gets there. Sums of small integers are exact, so every element is compared with `==`.
 
-use crate::error::Result;
-use half::{bf16, f16};
 use serde::Serialize;
 use std::time::Instant;
-use tessl::nn::RmsNorm;
-use tessl::{BufferKind, DType, Element, Gemm, GpuRuntime, Tensor};
-use tessl_oracle::{bound, pattern};
+use tessl::{DType, GemmBackend, GpuRuntime};
+use tessl_conformance::Env;
+use tessl_conformance::gemm::Problem;
+use tessl_conformance::norm::NormProblem;
 
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +50,7 @@ const CASES: [Case; 9] = [
 /// A refused or failed call is an outcome, not an error: the other cases still run.
 pub fn run(rt: &GpuRuntime, seconds: f64, mut started: impl FnMut(&str)) -> Vec<Outcome> {
     let begin = Instant::now();
+    let env = Env::new(rt.clone());
     let mut outcomes = Vec::new();
     for case in CASES {
         // The last cases cost a few times those before; stop while there is still time for one more.
@@ -60,12 +60,10 @@ pub fn run(rt: &GpuRuntime, seconds: f64, mut started: impl FnMut(&str)) -> Vec<
         let name = case.name();
         started(&name);
         let at = Instant::now();
-        let result = case.run(rt);
-        let (passed, detail) = match result {
-            Ok(None) => (true, String::new()),
-            Ok(Some(wrong)) => (false, wrong),
-            Err(e) => (false, e.to_string()),
-        };
+        let result = case.check(&env);
+        let passed = result.is_ok();
+        // The first line says what is wrong, the others how to build the case.
+        let detail = result.err().and_then(|e| e.lines().next().map(str::to_owned)).unwrap_or_default();
         if !passed {
             // Whatever failed must not fail the next case too.
             let _ = rt.recover();
@@ -86,80 +84,17 @@ impl Case {
         }
     }
 
-    /// What is wrong, if anything.
-    fn run(self, rt: &GpuRuntime) -> Result<Option<String>> {
+    /// Runs the case twice, with slack and canaries around its outputs, and compares every element.
+    fn check(self, env: &Env) -> Result<(), String> {
         match self {
-            Case::Gemm(m, n, k, input, _, turned) => gemm(rt, [m, n, k], input, turned),
-            Case::RmsNorm(rows, n, dtype) => rms_norm(rt, rows, n, dtype),
-        }
-    }
-}
-
-fn gemm(rt: &GpuRuntime, [m, n, k]: [usize; 3], input: DType, turned: bool) -> Result<Option<String>> {
-    let a = filled(rt, input, [m, k], pattern::pa)?;
-    let b = if turned {
-        filled(rt, input, [n, k], |j, p| pattern::pb(p, j))?.t()?
-    } else {
-        filled(rt, input, [k, n], pattern::pb)?
-    };
-    // NaN everywhere, so that an element nobody writes is seen.
-    let c = filled(rt, DType::F32, [m, n], |_, _| f64::NAN)?;
-    Gemm::new(&a, &b, &c).run()?;
-    let got = c.read::<f32>()?;
-    let want = pattern::PatternProduct::new(k);
-    let wrong = (0..m * n).find(|&at| f64::from(got[at]) != want.at(at / n, at % n));
-    Ok(wrong.map(|at| {
-        let (i, j) = (at / n, at % n);
-        format!("c[{i}, {j}] is {} but must be {}", got[at], want.at(i, j))
-    }))
-}
-
-fn rms_norm(rt: &GpuRuntime, rows: usize, n: usize, dtype: DType) -> Result<Option<String>> {
-    const EPS: f32 = 1e-6;
-    let value = |i: usize, j: usize| pattern::pa(i, j) + pattern::pb(i, j) / 8.0;
-    let weight = |j: usize| 1.0 + pattern::pb(0, j) / 16.0;
-    let x = filled(rt, dtype, [rows, n], value)?;
-    let w = filled(rt, dtype, [1, n], |_, j| weight(j))?.reshape(&[n])?;
-    let y = filled(rt, dtype, [rows, n], |_, _| f64::NAN)?;
-    RmsNorm::new(&x, &w, &y).eps(EPS).run()?;
-    let got = read(&y)?;
-    let format = if dtype == DType::Bf16 { tessl_oracle::Format::BF16 } else { tessl_oracle::Format::F32 };
-    for i in 0..rows {
-        let row: Vec<f64> = (0..n).map(|j| value(i, j)).collect();
-        let want = tessl_oracle::rms_norm(&row, weight, EPS.into(), 0.0);
-        for (j, (&want, &got)) in want.iter().zip(&got[i * n..]).enumerate() {
-            let allowed = bound::stored(bound::rms_norm(n, want, weight(j), 0.0), want, format);
-            if !((got - want).abs() <= allowed) {
-                return Ok(Some(format!("y[{i}, {j}] is {got} but must be {want} within {allowed:.1e}")));
+            Case::Gemm(m, n, k, input, output, turned) => {
+                let mut problem = Problem::new(m, n, k, (input, output), GemmBackend::TensorOps);
+                problem.b.transposed = turned;
+                problem.check(env)
             }
+            Case::RmsNorm(rows, n, dtype) => NormProblem::new(rows, n, (dtype, dtype)).check(env),
         }
     }
-    Ok(None)
-}
-
-/// A tensor of values that its type holds exactly.
-fn filled(rt: &GpuRuntime, dtype: DType, shape: [usize; 2], f: impl Fn(usize, usize) -> f64) -> Result<Tensor> {
-    let [rows, columns] = shape;
-    let tensor = rt.uninit(dtype, &shape, BufferKind::Cold)?;
-    let value = |at: usize| f(at / columns, at % columns);
-    match dtype {
-        DType::Bf16 => write(&tensor, rows * columns, |at| bf16::from_f64(value(at)))?,
-        DType::F16 => write(&tensor, rows * columns, |at| f16::from_f64(value(at)))?,
-        #[allow(clippy::cast_possible_truncation)]
-        _ => write(&tensor, rows * columns, |at| value(at) as f32)?,
-    }
-    Ok(tensor)
-}
-
-fn write<T: Element>(tensor: &Tensor, len: usize, f: impl Fn(usize) -> T) -> Result<()> {
-    Ok(tensor.write(&(0..len).map(f).collect::<Vec<T>>())?)
-}
-
-fn read(tensor: &Tensor) -> Result<Vec<f64>> {
-    Ok(match tensor.dtype() {
-        DType::Bf16 => tensor.read::<bf16>()?.into_iter().map(f64::from).collect(),
-        _ => tensor.read::<f32>()?.into_iter().map(f64::from).collect(),
-    })
 }
 
 #[cfg(test)]

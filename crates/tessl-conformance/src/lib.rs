@@ -1,1 +1,32 @@
-//! conformance
+//! Conformance of tessl's devices: cases and a runner as a library.
+//!
+//! `cargo test` runs them on the CPU device, `tessl verify` on any device, a bundle on machines without Rust, and the tests
+//! of the simulator on simulated GPUs: the same code everywhere. A case never knows its device; it learns tiles and
+//! thresholds by planning ([`rows`]), so that a new table row is tested on both sides without a new test.
+//!
+//! ```
+//! use tessl_conformance::{Env, Suite};
+//! let rt = tessl::GpuRuntime::with_device(&tessl::Device::cpu())?;
+//! let report = Suite::op("tensor").run(&Env::new(rt), |case, outcome| println!("{}: {outcome:?}", case.name));
+//! assert!(report.is_ok(), "{:#?}", report.failed);
+//! # Ok::<(), tessl::Error>(())
+//! ```
+
+mod adversarial;
+mod data;
+mod env;
+pub mod fuzz;
+pub mod gemm;
+pub mod golden;
+mod known;
+pub mod norm;
+mod report;
+pub mod rows;
+pub mod skip;
+mod suite;
+mod tensor;
+
+pub use data::format_of;
+pub use env::{Env, GEMM_PAIRS, NORM_PAIRS, Outcome, SMALL_BUDGET};
+pub use report::{Covered, Entry, Report};
+pub use suite::{Case, Suite, run};

@@ -115,12 +115,7 @@ impl Backend for SimDevice {
     fn pipeline(&self, key: &KernelKey) -> Result<PipelineId> {
         let known = kernels().into_iter().find(|k| k.name == key.name);
         let Some(kernel) = known else {
-            return Err(Error::Name {
-                op: "pipeline",
-                what: "kernel",
-                name: key.name.as_ref().into(),
-                taken: false,
-            });
+            return Err(Error::Name { op: "pipeline", what: "kernel", name: key.name.as_ref().into(), taken: false });
         };
         let constants = key.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
         let nargs = usize::try_from(kernel.nargs).unwrap_or(usize::MAX);

@@ -34,8 +34,8 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     /// Threads of a threadgroup: a multiple of 32, at most 1024.
     pub threads: u32,
-    /// One pointer per kernel parameter, in order of their indices: buffers, then the argument block, then, for a kernel
-    /// with `STATUS`, the status block and a `u32` command sequence.
+    /// One pointer per kernel parameter, in order of their indices: buffers, then the argument block, then, for a
+    /// kernel with `STATUS`, the status block and a `u32` command sequence.
     pub args: &'a [*mut c_void],
     /// The order of execution.
     pub schedule: Schedule,

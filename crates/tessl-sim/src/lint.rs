@@ -113,7 +113,7 @@ fn bare_pointer(line: &str) -> Option<&str> {
         let word = &before[start..];
         // A product has a space before the star and a value after it; types are written `T*`.
         let typed = line[..star].ends_with(is_word) && !line[star + 1..].starts_with(is_word);
-        let is_type = SCALARS.contains(&word) || is_vector(word) || (word.len() == 1 && word >= "A" && word <= "Z");
+        let is_type = SCALARS.contains(&word) || is_vector(word) || matches!(word.as_bytes(), [b'A'..=b'Z']);
         let declaration = before[..start].rsplit(['(', ',', ';', '{', '=']).next().unwrap_or("");
         let spaced = declaration.split(|c: char| !is_word(c)).any(|w| SPACES.contains(&w));
         (typed && is_type && !spaced).then_some(word)

@@ -1,7 +1,7 @@
 //! How a kernel text becomes C++ for the host, and with which compiler and flags.
 //!
-//! Shared by the build script, which compiles the repository's kernels, and by [`Module`](crate::Module), which compiles
-//! texts at run time. Uses std only.
+//! Shared by the build script, which compiles the repository's kernels, and by [`Module`](crate::Module), which
+//! compiles texts at run time. Uses std only.
 
 use std::fs;
 use std::path::Path;

@@ -2,88 +2,17 @@
 
 mod common;
 
-use common::{Buf, SCHEDULES, Target, block, skipped};
+use common::{Buf, SCHEDULES, Target, block, cannot_compile};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use tessl_sim::{Launch, Module, Schedule};
 
 /// Small kernels, most of them wrong on purpose. One module: a compilation takes about a second.
-const TEXT: &str = r"
-FCONST(uint, FACTOR, 0);
+const TEXT: &str = include_str!("vocabulary.metal");
 
-KERNEL(scale, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  const uint i = gpu_tg.x * 64 + gpu_tid.x;
-  if (i < n) y[i] = float(i * FACTOR);
-}
-
-KERNEL(divergent_barrier, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  if (gpu_tid.x < n) threadgroup_barrier(mem_flags::mem_threadgroup);
-  y[gpu_tid.x] = 1.0f;
-}
-
-KERNEL(divergent_sum, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  float v = 1.0f;
-  if (gpu_lane < n) v = simd_sum(v);
-  y[gpu_tid.x] = v;
-}
-
-KERNEL(mixed_operations, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  y[gpu_tid.x] = gpu_lane < n ? simd_sum(1.0f) : simd_max(1.0f);
-}
-
-KERNEL(uninitialised, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  TG(float, t, 64);
-  if (gpu_tid.x != n) t[gpu_tid.x] = 1.0f;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  y[gpu_tid.x] = t[gpu_tid.x];
-}
-
-KERNEL(too_much_memory, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  TG(float, t, 8000);
-  TG(float, u, 200);
-  t[gpu_tid.x] = u[gpu_tid.x] = float(n);
-  y[gpu_tid.x] = t[gpu_tid.x];
-}
-
-KERNEL(neighbour, 64, OUT(float, y, 0), ARGS(uint, n, 1)) {
-  TG(float, t, 64);
-  t[gpu_tid.x] = float(gpu_tid.x);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  y[gpu_tid.x] = t[(gpu_tid.x + n) % 64] + simd_sum(float(gpu_lane)) + simd_shuffle_xor(float(gpu_lane), 1);
-}
-
-KERNEL(bounded, 64, IN(uint, index, 0), OUT(float, y, 1), ARGS(uint, n, 2), STATUS(3)) {
-  const uint i = index[gpu_tid.x];
-  if (i >= n) {
-    FAULT(7, gpu_tid.x, i);
-    return;
-  }
-  y[gpu_tid.x] = float(i);
-}
-
-KERNEL(last_arriver, 64, SCRATCH(float, parts, 0), SCRATCH(atomic_uint, count, 1), OUT(float, y, 2), ARGS(uint, n, 3)) {
-  TG(uint, last, 1);
-  if (gpu_tid.x == 0) {
-    parts[gpu_tg.x] = float(gpu_tg.x);
-    FENCE_REL;
-    last[0] = atomic_fetch_add_explicit(count, 1u, memory_order_relaxed) == n - 1 ? 1 : 0;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (last[0] != 0 && gpu_tid.x == 0) {
-    FENCE_ACQ;
-    float sum = 0.0f;
-    for (uint i = 0; i < n; i++) sum += parts[i];
-    y[0] = sum;
-  }
-}
-";
-
-fn module() -> Option<&'static Module> {
+fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    if skipped("executor") || tessl_sim::sanitized() {
-        return None;
-    }
-    Some(MODULE.get_or_init(|| Module::compile("executor", TEXT).unwrap_or_else(|e| panic!("{e}"))))
+    MODULE.get_or_init(|| Module::compile("executor", TEXT).unwrap_or_else(|e| panic!("{e}")))
 }
 
 fn launch(
@@ -95,7 +24,7 @@ fn launch(
 ) -> Result<(), String> {
     let l = Launch { kernel, constants, grid: [grid, 1, 1], threads: 64, args, schedule };
     // SAFETY: each test passes buffers of at least the 64 elements that its kernel touches.
-    unsafe { Target::Module(module().unwrap()).launch(&l) }
+    unsafe { Target::Module(module()).launch(&l) }
 }
 
 /// Runs a kernel of the form (y, n) and returns its result or its error.
@@ -107,7 +36,7 @@ fn simple(kernel: &str, n: u32, schedule: Schedule) -> Result<Vec<f32>, String> 
 
 #[test]
 fn divergence_is_an_error() {
-    if module().is_none() {
+    if cannot_compile("divergence_is_an_error") {
         return;
     }
     for schedule in SCHEDULES {
@@ -127,7 +56,7 @@ fn divergence_is_an_error() {
 
 #[test]
 fn threadgroup_memory_starts_as_nan() {
-    if module().is_none() {
+    if cannot_compile("threadgroup_memory_starts_as_nan") {
         return;
     }
     let y = simple("uninitialised", 5, Schedule::Forward).unwrap();
@@ -136,7 +65,7 @@ fn threadgroup_memory_starts_as_nan() {
 
 #[test]
 fn exchanges_and_memory_mean_the_same_under_each_schedule() {
-    if module().is_none() {
+    if cannot_compile("exchanges_and_memory_mean_the_same_under_each_schedule") {
         return;
     }
     for schedule in SCHEDULES {
@@ -149,7 +78,7 @@ fn exchanges_and_memory_mean_the_same_under_each_schedule() {
 
 #[test]
 fn wrong_launches_are_errors() {
-    if module().is_none() {
+    if cannot_compile("wrong_launches_are_errors") {
         return;
     }
     let mut y = Buf::<f32>::new(64, 0);
@@ -165,7 +94,7 @@ fn wrong_launches_are_errors() {
 
 #[test]
 fn constants_belong_to_a_launch_and_threads_may_launch_at_once() {
-    if module().is_none() {
+    if cannot_compile("constants_belong_to_a_launch_and_threads_may_launch_at_once") {
         return;
     }
     std::thread::scope(|scope| {
@@ -190,7 +119,7 @@ fn constants_belong_to_a_launch_and_threads_may_launch_at_once() {
 /// The first fault is kept, later ones and later launches do not overwrite it, and the store is skipped.
 #[test]
 fn a_fault_is_recorded_once() {
-    if module().is_none() {
+    if cannot_compile("a_fault_is_recorded_once") {
         return;
     }
     for schedule in SCHEDULES {
@@ -212,7 +141,7 @@ fn a_fault_is_recorded_once() {
 
 #[test]
 fn the_last_threadgroup_sees_all_parts() {
-    if module().is_none() {
+    if cannot_compile("the_last_threadgroup_sees_all_parts") {
         return;
     }
     for schedule in SCHEDULES {

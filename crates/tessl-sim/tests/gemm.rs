@@ -4,7 +4,7 @@ mod common;
 
 use common::args::GemmArgs;
 use common::gemm::{Case, PLAIN, check};
-use common::{Buf, Elem, SCHEDULES, Target, block, skipped};
+use common::{Buf, Elem, Target, block, schedules, skipped};
 use half::{bf16, f16};
 use tessl_sim::{Launch, Schedule};
 
@@ -13,11 +13,11 @@ fn expect<T: Elem, O: Elem>(case: &Case, schedule: Schedule) {
 }
 
 fn all<T: Elem, O: Elem>() {
-    if skipped("gemm_simdgroup") {
+    if skipped(&format!("gemm_simd_{}_{}", T::NAME, O::NAME)) {
         return;
     }
     let sizes = [(1, 1, 1), (63, 65, 17), (64, 64, 16), (65, 63, 15), (33, 70, 40), (130, 5, 3), (2, 129, 31)];
-    for schedule in SCHEDULES {
+    for schedule in schedules() {
         for (m, n, k) in sizes {
             for transposed in [[false, false], [false, true], [true, false], [true, true]] {
                 expect::<T, O>(&Case { m, n, k, transposed, ..PLAIN }, schedule);

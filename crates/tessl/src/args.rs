@@ -119,6 +119,11 @@ args! {
 mod tests {
     #[test]
     fn checked_in_header_is_the_generated_one() {
+        // `cargo xtask docs` asks for the file instead of the comparison.
+        if std::env::var_os("TESSL_WRITE_ARGS").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/prelude/args.h");
+            return std::fs::write(path, super::c_header()).expect("a writable source tree");
+        }
         let header = include_str!("../kernels/prelude/args.h");
         assert_eq!(header, super::c_header(), "run `cargo xtask docs`");
     }

@@ -51,6 +51,10 @@ pub struct Tensor {
     offset: u64,
     /// The step of the slab that this tensor lives in.
     generation: Option<u64>,
+    /// The bytes that the view touches; kept because every call asks for them.
+    rect: Rect,
+    /// Two indices name one element.
+    repeats: bool,
 }
 
 impl fmt::Debug for Tensor {
@@ -80,7 +84,9 @@ fn contiguous(shape: &[usize]) -> Dims {
 impl Tensor {
     pub(crate) fn new(rt: &GpuRuntime, memory: Arc<Allocation>, dtype: DType, shape: &[usize], offset: u64) -> Self {
         let strides = contiguous(shape);
-        Tensor { rt: rt.clone(), memory, dtype, shape: shape.into(), strides, offset, generation: None }
+        let (rect, repeats) = (Rect::linear(0, 0), false);
+        let shape = shape.into();
+        Tensor { rt: rt.clone(), memory, dtype, shape, strides, offset, generation: None, rect, repeats }.placed()
     }
 
     pub(crate) fn expires(mut self, generation: u64) -> Self {
@@ -177,7 +183,7 @@ impl Tensor {
         view.shape = shape.into();
         view.strides = strides.into();
         view.offset += offset as u64 * size;
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// `length` indices of `axis` from `start`.
@@ -196,7 +202,7 @@ impl Tensor {
         if length > 0 {
             view.offset += start as u64 * self.strides[axis] as u64 * self.dtype.size() as u64;
         }
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// The tensor at `index` of `axis`, without that axis.
@@ -259,6 +265,47 @@ impl Tensor {
         let mut view = self.clone();
         view.shape = shape.into();
         view.strides = contiguous(shape);
+        Ok(view.placed())
+    }
+
+    /// The same bytes as elements of another type; the last axis changes its extent to match. This is how memory
+    /// imported with [`GpuRuntime::from_external`] gets its element type.
+    ///
+    /// # Errors
+    /// `Layout` when the elements are not side by side or the first one is not aligned for `dtype`, `Shape` when the last
+    /// axis does not hold whole elements of it.
+    ///
+    /// ```
+    /// use tessl::{bf16, Device, DType, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let bytes = rt.from_slice(&[0x80u8, 0x3f, 0x00, 0xc0], &[4])?;
+    /// let x = bytes.bitcast(DType::Bf16)?;
+    /// assert_eq!(x.read::<bf16>()?, [bf16::from_f32(1.0), bf16::from_f32(-2.0)]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
+        let op = "Tensor::bitcast";
+        let (from, to) = (self.dtype.size(), dtype.size());
+        if !self.is_contiguous() {
+            let actual = format!("{:?} with strides {:?}", self.shape, self.strides);
+            return Err(Error::layout(op, "self", actual, "only contiguous tensors can change their type"));
+        }
+        if self.memory.raw().device.wrapping_add(self.offset) % to as u64 != 0 {
+            let actual = format!("at byte {} of its memory", self.offset);
+            return Err(Error::layout(op, "self", actual, format!("{dtype} elements start at multiples of {to} bytes")));
+        }
+        let last = self.shape.last().copied().unwrap_or(1);
+        let bytes = last.checked_mul(from).filter(|bytes| bytes % to == 0 && (from == to || self.rank() > 0));
+        let Some(bytes) = bytes else {
+            let expected = format!("its last axis must hold whole {dtype} elements of {to} bytes");
+            return Err(Error::shape(op, "self", format_args!("{:?} of {}", self.shape, self.dtype), expected));
+        };
+        let mut view = self.clone();
+        view.dtype = dtype;
+        if let Some(extent) = view.shape.last_mut() {
+            *extent = bytes / to;
+        }
+        view.strides = contiguous(&view.shape);
         Ok(view)
     }
 
@@ -281,7 +328,7 @@ impl Tensor {
                 _ => return Err(fail()),
             }
         }
-        Ok(view)
+        Ok(view.placed())
     }
 
     fn extent(&self, op: &'static str, axis: usize) -> Result<usize> {
@@ -373,8 +420,19 @@ impl Tensor {
         (last + 1) * self.dtype.size() as u64
     }
 
+    /// Computes what is derived from shape, strides and offset.
+    fn placed(mut self) -> Self {
+        self.rect = self.find_rect();
+        self.repeats = self.find_repeats();
+        self
+    }
+
     /// The bytes this view touches: exact for up to one level of rows, a bounding range otherwise.
     pub(crate) fn rect(&self) -> Rect {
+        self.rect
+    }
+
+    fn find_rect(&self) -> Rect {
         let size = self.dtype.size() as u64;
         if self.is_empty() {
             return Rect::linear(self.offset, 0);
@@ -412,13 +470,13 @@ impl Tensor {
     }
 
     pub(crate) fn binding(&self, access: Access) -> Binding {
-        Binding { memory: self.memory.clone(), rect: self.rect(), access }
+        Binding { memory: self.memory.clone(), rect: self.rect, access }
     }
 
     /// Whether both views touch a common byte, as far as rectangles can tell.
     pub(crate) fn may_overlap(&self, other: &Tensor) -> bool {
         self.memory.same_identity(&other.memory) && {
-            let place = |t: &Tensor| Rect { offset: t.rect().offset + t.memory.identity_offset(), ..t.rect() };
+            let place = |t: &Tensor| Rect { offset: t.rect.offset + t.memory.identity_offset(), ..t.rect };
             place(self).overlaps(&place(other))
         }
     }
@@ -432,6 +490,10 @@ impl Tensor {
 
     /// Whether two indices name one element, as broadcast and overlapping views do.
     pub(crate) fn repeats_elements(&self) -> bool {
+        self.repeats
+    }
+
+    fn find_repeats(&self) -> bool {
         let mut axes: SmallVec<[(usize, usize); 4]> =
             self.shape.iter().zip(&self.strides).filter(|&(&d, _)| d > 1).map(|(&d, &s)| (s, d)).collect();
         axes.sort_unstable();

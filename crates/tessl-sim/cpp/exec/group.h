@@ -48,7 +48,8 @@ struct Simdgroup {
 class Group {
  public:
   // `seed` 0 runs lanes and simdgroups forward, 1 backward, any other number in a random order.
-  Group(const Kernel& kernel, void* const* args, const std::vector<Constant>& constants, uint32_t threads, uint32_t seed);
+  Group(const Kernel& kernel, void* const* args, const std::vector<Constant>& constants, uint32_t threads,
+        uint32_t seed);
   ~Group();
   Group(const Group&) = delete;
 

@@ -2,6 +2,9 @@
 #pragma once
 #pragma clang system_header
 
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
 namespace metal {
 
 // As in MSL, a NaN operand loses against a number: kernels that must keep NaN compare themselves.

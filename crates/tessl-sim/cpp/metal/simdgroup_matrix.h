@@ -37,34 +37,30 @@ inline simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
 }
 
 // A load or store orders nothing between lanes; that the lanes meet is only a check for divergence. A store therefore
-// happens before the meeting under one schedule and after it under others, so that a missing barrier on either side shows.
-#define EMU_MATRIX_ACCESS(AS)                                                                                        \
-  template <class T>                                                                                                 \
-  inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* s, ulong pitch = 8, ulong2 origin = ulong2{0, 0}, \
-                             bool transpose = false, int line = __builtin_LINE()) {                                  \
-    char nothing = 0;                                                                                                \
-    emu::exchange(&nothing, 1, emu::Op::matrix_load, line);                                                          \
-    int r, c;                                                                                                        \
-    d.place(r, c);                                                                                                   \
-    for (int i = 0; i < 2; i++) {                                                                                    \
-      d.e[i] = transpose ? s[(origin.y + c + i) * pitch + origin.x + r] : s[(origin.y + r) * pitch + origin.x + c + i]; \
-    }                                                                                                                \
-  }                                                                                                                  \
-  template <class T>                                                                                                 \
-  inline void simdgroup_store(simdgroup_matrix<T, 8, 8> d, AS T* s, ulong pitch = 8, ulong2 origin = ulong2{0, 0},   \
-                              bool transpose = false, int line = __builtin_LINE()) {                                 \
-    char nothing = 0;                                                                                                \
-    if (!emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                \
-    int r, c;                                                                                                        \
-    d.place(r, c);                                                                                                   \
-    for (int i = 0; i < 2; i++) {                                                                                    \
-      if (transpose) {                                                                                               \
-        s[(origin.y + c + i) * pitch + origin.x + r] = d.e[i];                                                       \
-      } else {                                                                                                       \
-        s[(origin.y + r) * pitch + origin.x + c + i] = d.e[i];                                                       \
-      }                                                                                                              \
-    }                                                                                                                \
-    if (emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                 \
+// happens before the meeting under one schedule and after it under others: a missing barrier on either side shows.
+#define EMU_MATRIX_ACCESS(AS)                                                                                         \
+  template <class T>                                                                                                  \
+  inline AS T* emu_element(AS T* s, int row, int col, ulong pitch, ulong2 origin, bool transpose) {                   \
+    return transpose ? s + (origin.y + col) * pitch + origin.x + row : s + (origin.y + row) * pitch + origin.x + col; \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  inline void simdgroup_load(simdgroup_matrix<T, 8, 8>& d, const AS T* s, ulong pitch = 8,                            \
+                             ulong2 origin = ulong2{0, 0}, bool transpose = false, int line = __builtin_LINE()) {     \
+    char nothing = 0;                                                                                                 \
+    emu::exchange(&nothing, 1, emu::Op::matrix_load, line);                                                           \
+    int r, c;                                                                                                         \
+    d.place(r, c);                                                                                                    \
+    for (int i = 0; i < 2; i++) d.e[i] = *emu_element(s, r, c + i, pitch, origin, transpose);                         \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  inline void simdgroup_store(simdgroup_matrix<T, 8, 8> d, AS T* s, ulong pitch = 8, ulong2 origin = ulong2{0, 0},    \
+                              bool transpose = false, int line = __builtin_LINE()) {                                  \
+    char nothing = 0;                                                                                                 \
+    if (!emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                 \
+    int r, c;                                                                                                         \
+    d.place(r, c);                                                                                                    \
+    for (int i = 0; i < 2; i++) *emu_element(s, r, c + i, pitch, origin, transpose) = d.e[i];                         \
+    if (emu::store_first()) emu::exchange(&nothing, 1, emu::Op::matrix_store, line);                                  \
   }
 EMU_MATRIX_ACCESS(device)
 #ifndef EMU_FLAT

@@ -108,7 +108,7 @@ pub fn check<T: Elem, O: Elem>(target: Target, case: &Case, schedule: Schedule) 
         activation: case.activation,
         alpha: case.alpha,
         beta: case.beta,
-        bias_typed: 0,
+        bias_typed: u32::from(!case.bias_f32),
     };
     let kernel = format!("gemm_simd_{}_{}", T::NAME, O::NAME);
     let bias = if case.bias_f32 { bias32.ptr() } else { bias_out.ptr() };
@@ -168,7 +168,7 @@ fn activate(kind: u32, t: f64) -> (f64, f64) {
 }
 
 /// erfc by its Taylor series for small and its continued fraction for large arguments.
-fn erfc(x: f64) -> f64 {
+pub fn erfc(x: f64) -> f64 {
     if x.abs() < 3.0 {
         let (mut term, mut sum) = (x, x);
         for i in 1..200 {

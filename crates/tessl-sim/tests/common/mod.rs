@@ -3,6 +3,7 @@
 
 use half::{bf16, f16};
 use std::ffi::c_void;
+use std::io::Write;
 use tessl_sim::{Launch, Module, Schedule};
 
 pub mod gemm;
@@ -12,20 +13,45 @@ pub mod norm;
 #[allow(unreachable_pub, clippy::cast_possible_truncation)]
 pub mod args;
 
-/// Every kernel runs under each of these: a missing barrier may be harmless in one order.
+/// The orders under which every kernel runs: a missing barrier may be harmless in one of them.
 pub const SCHEDULES: [Schedule; 3] = [Schedule::Forward, Schedule::Backward, Schedule::Random(20)];
 
-/// True when the simulator is missing; says so, as tests that do nothing must.
-pub fn skipped(test: &str) -> bool {
-    match tessl_sim::available() {
-        Ok(()) => false,
-        Err(reason) => {
-            let required = std::env::var("TESSL_REQUIRE").is_ok_and(|v| v.split(',').any(|w| w == "sim"));
-            assert!(!required, "TESSL_REQUIRE names sim: {reason}");
-            eprintln!("SKIP {test}: {reason}");
-            true
-        }
+/// [`SCHEDULES`], or the one that `TESSL_SIM_SEED` names: 0 forward, 1 backward, any other number a random order.
+pub fn schedules() -> Vec<Schedule> {
+    match std::env::var("TESSL_SIM_SEED") {
+        Err(_) => SCHEDULES.to_vec(),
+        Ok(seed) => match seed.parse().expect("TESSL_SIM_SEED is a number below 2^32") {
+            0 => vec![Schedule::Forward],
+            1 => vec![Schedule::Backward],
+            seed => vec![Schedule::Random(seed)],
+        },
     }
+}
+
+/// True when the simulator is missing. Tells so on stderr and, for `cargo xtask test`, in the file `TESSL_SKIP_LOG`.
+pub fn skipped(test: &str) -> bool {
+    let Err(reason) = tessl_sim::available() else { return false };
+    let required = std::env::var("TESSL_REQUIRE").is_ok_and(|v| v.split(',').any(|w| w == "sim"));
+    assert!(!required, "TESSL_REQUIRE names sim: {reason}");
+    skip(test, &reason);
+    true
+}
+
+/// Counts a test as skipped.
+pub fn skip(test: &str, reason: &str) {
+    eprintln!("SKIP {test}: {reason}");
+    if let Some(log) = std::env::var_os("TESSL_SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        file.write_all(format!("{test}\t{reason}\n").as_bytes()).unwrap();
+    }
+}
+
+/// True when [`Module::compile`] cannot work: no simulator, or a sanitizer build.
+pub fn cannot_compile(test: &str) -> bool {
+    if tessl_sim::sanitized() {
+        skip(test, "sanitizer builds compile no kernels at run time");
+    }
+    tessl_sim::sanitized() || skipped(test)
 }
 
 /// Where a kernel comes from: the repository, or a text compiled by the test.
@@ -52,7 +78,9 @@ impl Target<'_> {
 /// Returns `Err(format!(..))` unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+        // Not `if !condition`: a comparison with NaN is false, and must fail.
+        if $condition {
+        } else {
             return Err(format!($($message)+));
         }
     };

@@ -3,7 +3,8 @@
 //   t = alpha * acc;  if beta != 0: t += beta * C;  t += bias;  t = act(t);  C = round(t) to nearest even
 //
 // The tile passes through shared memory as f32, because there each thread gets neighbouring columns (16-byte stores)
-// and the loop over them stays rolled: one copy of each activation in the code, not one per accumulator.
+// and the loop over them stays rolled: few copies of the activations in the code, not one per accumulator. beta == 0
+// never reads C.
 #pragma once
 
 struct TileOrigin {
@@ -30,14 +31,14 @@ DEVFN TileOrigin tile_origin(const GemmArgs& args, uint tile_m, uint tile_n) {
 
 template <class T>
 DEVFN float bias_at(const uchar* bias, const GemmArgs& args, ulong i) {
-  return args.reserved ? float(((const T*)bias)[i]) : ((const float*)bias)[i];
+  return args.bias_typed ? float(((const T*)bias)[i]) : ((const float*)bias)[i];
 }
 
-// One element. beta == 0 never reads C; an empty sum is 0 whatever alpha is.
+// One element. `old` counts only when beta != 0; an empty sum is 0 whatever alpha is.
 template <class T>
-DEVFN T finish(float acc, const T* c, const uchar* bias, const GemmArgs& args, ulong row, ulong col) {
+DEVFN T finish(float acc, T old, const uchar* bias, const GemmArgs& args, ulong row, ulong col) {
   float t = args.k ? args.alpha * acc : 0.0f;
-  if (args.beta != 0.0f) t = fmaf(args.beta, float(*c), t);
+  if (args.beta != 0.0f) t = fmaf(args.beta, float(old), t);
   if (args.bias == 1) t += bias_at<T>(bias, args, col);
   if (args.bias == 2) t += bias_at<T>(bias, args, row);
   return T(activate(args.activation, t));
@@ -61,15 +62,18 @@ DEVFN void store_tile(const float* tile, T* c, const uchar* bias, const GemmArgs
     T* p = base + ulong(row) * args.c_rs + col;
     const float* sums = tile + r * PITCH + local;
     if (aligned && args.n - col >= WIDE) {
-      // Old values are fetched whole before the store that replaces them.
       alignas(16) T out[WIDE];
       if (args.beta != 0.0f) *(uint4*)out = *(const uint4*)p;
-      for (uint j = 0; j < WIDE; j++) out[j] = finish(sums[j], &out[j], bias, args, row, col + j);
+#pragma unroll
+      for (uint j = 0; j < WIDE; j++) out[j] = finish(sums[j], out[j], bias, args, row, col + j);
       *(uint4*)p = *(const uint4*)out;
     } else {
       uint end = min(WIDE, args.n - col);
 #pragma unroll 1
-      for (uint j = 0; j < end; j++) p[j] = finish(sums[j], p + j, bias, args, row, col + j);
+      for (uint j = 0; j < end; j++) {
+        T old = args.beta != 0.0f ? p[j] : T(0.0f);
+        p[j] = finish(sums[j], old, bias, args, row, col + j);
+      }
     }
   }
 }

@@ -25,6 +25,8 @@ constexpr uint TILES_N[] = {256, 128, 64, 32};
 constexpr uint TILES_K[] = {64, 64, 64, 64};
 constexpr uint WARPS_M[] = {2, 2, 2, 2};
 constexpr uint WARPS_N[] = {4, 2, 2, 2};
+// Blocks per SM that registers must allow; without a number the assembler spills the smallest tile for more.
+constexpr uint RESIDENT[] = {1, 2, 4, 8};
 
 constexpr uint TM = TILES_M[TILE], TN = TILES_N[TILE], TK = TILES_K[TILE];
 constexpr uint THREADS = 32 * WARPS_M[TILE] * WARPS_N[TILE];
@@ -192,8 +194,10 @@ DEVFN void gemm(const T* a, const T* b, Out* c, const uchar* bias, const GemmArg
   store_tile<Out, TM, TN, PITCH, THREADS, TM, TM>(sums, c, bias, args, o, 0);
 }
 
+#define BOUNDS THREADS, RESIDENT[TILE]
+
 #define GEMM_MMA(name, T, Out)                                                                                     \
-  KERNEL(name, THREADS, IN(T, a, 0), IN(T, b, 1), OUT(Out, c, 2), IN_ALIASED(uchar, bias, 3), ARGS(GemmArgs, args, 4)) { \
+  KERNEL(name, BOUNDS, IN(T, a, 0), IN(T, b, 1), OUT(Out, c, 2), IN_ALIASED(uchar, bias, 3), ARGS(GemmArgs, args, 4)) { \
     gemm<T, Out>(a, b, c, bias, args);                                                                             \
   }
 

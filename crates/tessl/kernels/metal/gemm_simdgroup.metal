@@ -13,6 +13,7 @@
 // bias is f32 when BIAS_F32, else C's type; it is not touched when p.bias is 0.
 FCONST(bool, BIAS_F32, 0);
 
+// AUDIT: kernel=gemm_simd_* TILE_M=64 TILE_N=64 TILE_K=16 THREADS=128
 constant constexpr uint TILE_M = 64;
 constant constexpr uint TILE_N = 64;
 constant constexpr uint TILE_K = 16;
@@ -29,7 +30,8 @@ constant constexpr uint STRIP = 8 * REGION;
 // Copies a rows x cols corner of `src` into a TR x TC tile and fills the rest with zero. Consecutive threads walk the
 // dimension with the smaller stride, so that their reads are contiguous in each layout.
 template <typename T, uint TR, uint TC>
-DEVFN void stage(threadgroup T* dst, uint pitch, const device T* src, ulong rs, ulong cs, uint rows, uint cols, uint tid) {
+DEVFN void stage(threadgroup T* dst, uint pitch, const device T* src, ulong rs, ulong cs, uint rows, uint cols,
+                 uint tid) {
   const bool by_row = cs <= rs;
   for (uint i = tid; i < TR * TC; i += THREADS) {
     const uint r = by_row ? i / TC : i % TR;
@@ -41,7 +43,8 @@ DEVFN void stage(threadgroup T* dst, uint pitch, const device T* src, ulong rs, 
 
 // Finishes one element of C; `at` is its offset.
 template <typename O>
-DEVFN void finish(float acc, device O* c, ulong at, const device float* bias, uint row, uint col, constant GemmArgs& p) {
+DEVFN void finish(float acc, device O* c, ulong at, const device float* bias, uint row, uint col,
+                  constant GemmArgs& p) {
   float t = p.alpha * acc;
   if (p.beta != 0.0f) t += p.beta * float(c[at]);
   if (p.bias != 0) {

@@ -24,7 +24,9 @@ static_assert(sizeof(ulong) == 8 && sizeof(uint) == 4 && sizeof(ushort) == 2, "M
 #define OUT(T, name, i) T* name
 #define SCRATCH(T, name, i) T* name
 #define ARGS(T, name, i) const __grid_constant__ T name
-#define STATUS(i) uint *gpu_status, uint gpu_seq
+#define STATUS(i) STATUS_PARAMS
+#define STATUS_PARAMS atomic_uint *gpu_status, uint gpu_seq
+#define STATUS_PASS gpu_status, gpu_seq
 #define TG(T, name, n) __shared__ __align__(16) T name[n]
 #define FCONST(T, name, i) static constexpr T name = T(FC_##name)
 #define DEVFN static __forceinline__
@@ -187,7 +189,11 @@ DEVFN T simd_min(T v) {
 
 // --- mathematics -----------------------------------------------------------------------------------------------------
 
-// Bounds of the CUDA programming guide: exp 1 ulp, log 1 ulp, sin and cos 2 ulp, sqrt and division correctly rounded.
+// Bounds of the CUDA programming guide: exp 1 ulp, log 1 ulp, sin, cos and rsqrt 2 ulp, sqrt and division correctly
+// rounded.
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fc00000)
+
 namespace precise {
 DEVFN float exp(float x) { return ::expf(x); }
 DEVFN float exp2(float x) { return ::exp2f(x); }
@@ -196,16 +202,50 @@ DEVFN float log2(float x) { return ::log2f(x); }
 DEVFN float sin(float x) { return ::sinf(x); }
 DEVFN float cos(float x) { return ::cosf(x); }
 DEVFN float sqrt(float x) { return ::sqrtf(x); }
+DEVFN float rsqrt(float x) { return ::rsqrtf(x); }
 DEVFN float pow(float x, float y) { return ::powf(x, y); }
 }  // namespace precise
 namespace fast {
 DEVFN float exp(float x) { return __expf(x); }
 }  // namespace fast
 
-// --- status ----------------------------------------------------------------------------------------------------------
+// --- atomics and status ----------------------------------------------------------------------------------------------
+
+// Relaxed, as far as shared kernels use them; FENCE_REL and FENCE_ACQ order other memory around them.
+typedef uint atomic_uint;
+typedef int atomic_int;
+enum memory_order { memory_order_relaxed };
+
+template <class T>
+DEVFN T atomic_load_explicit(T* p, memory_order) {
+  return *(volatile T*)p;
+}
+template <class T>
+DEVFN void atomic_store_explicit(T* p, T v, memory_order) {
+  *(volatile T*)p = v;
+}
+template <class T>
+DEVFN T atomic_fetch_add_explicit(T* p, T v, memory_order) {
+  return atomicAdd(p, v);
+}
+template <class T>
+DEVFN T atomic_fetch_or_explicit(T* p, T v, memory_order) {
+  return atomicOr(p, v);
+}
+template <class T>
+DEVFN T atomic_exchange_explicit(T* p, T v, memory_order) {
+  return atomicExch(p, v);
+}
+template <class T>
+DEVFN bool atomic_compare_exchange_weak_explicit(T* p, T* expected, T v, memory_order, memory_order) {
+  const T seen = atomicCAS(p, *expected, v);
+  const bool same = seen == *expected;
+  *expected = seen;
+  return same;
+}
 
 // See metal.h for the layout of the block.
-DEVFN void gpu_fault(uint* status, uint seq, uint kind, ulong index, ulong value) {
+DEVFN void gpu_fault(atomic_uint* status, uint seq, uint kind, ulong index, ulong value) {
   if (atomicCAS(status, 0u, 1u) != 0u) return;
   status[1] = kind;
   status[2] = seq;

@@ -10,6 +10,7 @@
 //   SCRATCH(T, p, i)                   buffer i, exchanged between threadgroups of one launch; pairs with FENCE_*
 //   ARGS(S, p, i)                      the argument block, after the last buffer
 //   STATUS(i)                          optional, the last parameter; takes the two indices i and i + 1 after ARGS
+//   STATUS_PARAMS, STATUS_PASS         parameters and arguments of a DEVFN that uses FAULT
 //   TG(T, a, n)                        an array shared by the threadgroup; only in the body of a KERNEL
 //   FCONST(T, NAME, i)                 a constant fixed when the pipeline is made
 //   DEVFN                              a function called by kernels
@@ -33,9 +34,11 @@ using namespace metal;
 #define OUT(T, name, i) device T* name [[buffer(i)]]
 #define ARGS(T, name, i) constant T& name [[buffer(i)]]
 #define STATUS(i) device atomic_uint* gpu_status [[buffer(i)]], constant uint& gpu_seq [[buffer(i + 1)]]
+#define STATUS_PARAMS device atomic_uint *gpu_status, uint gpu_seq
+#define STATUS_PASS gpu_status, gpu_seq
 
 #ifndef TESSL_HOST
-#define SCRATCH(T, name, i) device coherent(device) T* name [[buffer(i)]]
+#define SCRATCH(T, name, i) coherent(device) device T* name [[buffer(i)]]
 #define TG(T, name, n) threadgroup T name[n]
 #define FCONST(T, name, i) constant T name [[function_constant(i)]]
 template <typename V, typename U>

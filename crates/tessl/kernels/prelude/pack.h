@@ -4,15 +4,21 @@
 
 template <typename T>
 DEVFN void unpack16(uint4 u, thread float* v) {
-  float4 a, b;
+  float4 a;
   if constexpr (sizeof(T) == 2) {
     a = vcast<float4>(as_type<vec<T, 4>>(uint2(u.x, u.y)));
-    b = vcast<float4>(as_type<vec<T, 4>>(uint2(u.z, u.w)));
-    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    const float4 b = vcast<float4>(as_type<vec<T, 4>>(uint2(u.z, u.w)));
+    v[4] = b.x;
+    v[5] = b.y;
+    v[6] = b.z;
+    v[7] = b.w;
   } else {
     a = as_type<float4>(u);
   }
-  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+  v[0] = a.x;
+  v[1] = a.y;
+  v[2] = a.z;
+  v[3] = a.w;
 }
 
 // Rounds each float to T, to nearest even.

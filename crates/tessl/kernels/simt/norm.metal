@@ -8,7 +8,7 @@
 // Tail        VEC16: the last n % (16 / sizeof(x)) elements are done one by one by the first threads.
 // Numbers     plain f32: the sum of squares overflows to infinity, and y becomes 0, when |x| exceeds about
 //             sqrt(FLT_MAX / n) (2.9e17 at n = 4096). NaN and infinity in a row give a NaN row, or zeros beside NaN.
-//             1 / sqrt is two correctly rounded operations: within 1.5 ulp, against 2 ulp and more of rsqrt.
+//             1 / sqrt is within 1 ulp (see inverse_root), the mean within 1.5 ulp, halved by the root.
 //
 // In place is allowed (y is x, same strides), so x is IN_ALIASED: on CUDA a __restrict__ pointer would allow the second
 // read of x to be served by the read-only cache after y was written. Each element is read again only by the thread
@@ -21,8 +21,8 @@ constant constexpr uint SIMDGROUPS = THREADS / 32;
 // THREADS * KEEP vectors (8192 f16, 4096 f32) read their remainder twice.
 constant constexpr uint KEEP = 4;
 
-// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on every
-// GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
+// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on
+// every GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
 DEVFN ulong row_offset(uint row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
   const uint outer = row / r2;
   return outer / r1 * s0 + outer % r1 * s1 + row % r2 * s2;
@@ -36,6 +36,14 @@ DEVFN float group_sum(float v, threadgroup float* part, uint lane, uint sg) {
   float sum = 0.0f;
   for (uint i = 0; i < SIMDGROUPS; i++) sum += part[i];
   return sum;
+}
+
+// 1 / sqrt(v). One Newton step makes the 2 ulp of rsqrt one ulp; an IEEE division and root would be calls of slow
+// paths, around which registers spill. At 0, infinity and NaN the step has no meaning and rsqrt is exact.
+DEVFN float inverse_root(float v) {
+  const float r = precise::rsqrt(v);
+  const float refined = fma(0.5f * r, fma(-v * r, r, 1.0f), r);
+  return v > 0.0f && v < INFINITY ? refined : r;
 }
 
 template <typename X>
@@ -61,18 +69,18 @@ DEVFN uint4 scale16(uint4 u, const device W* w, float scale, float weight_offset
 // One row, element by element.
 template <typename X, typename W>
 DEVFN void rms_row_scalar(const device X* x, const device W* w, device X* y, constant RmsNormArgs& p,
-                          threadgroup float* part, uint tid, uint lane, uint sg) {
+                          float inv_n, threadgroup float* part, uint tid, uint lane, uint sg) {
   float sum = 0.0f;
   for (uint i = tid; i < p.n; i += THREADS) sum += float(x[i]) * float(x[i]);
   sum = group_sum(sum, part, lane, sg);
-  const float scale = 1.0f / precise::sqrt(sum / float(p.n) + p.eps);
+  const float scale = inverse_root(sum * inv_n + p.eps);
   for (uint i = tid; i < p.n; i += THREADS) y[i] = X(float(x[i]) * scale * (float(w[i]) + p.weight_offset));
 }
 
 // One row in 16-byte vectors; the first KEEP of each thread are read from memory once.
 template <typename X, typename W>
 DEVFN void rms_row_vector(const device X* x, const device W* w, device X* y, constant RmsNormArgs& p,
-                          threadgroup float* part, uint tid, uint lane, uint sg) {
+                          float inv_n, threadgroup float* part, uint tid, uint lane, uint sg) {
   constexpr uint E = 16 / sizeof(X);
   const uint vectors = p.n / E;
   const device uint4* xv = (const device uint4*)x;
@@ -85,16 +93,18 @@ DEVFN void rms_row_vector(const device X* x, const device W* w, device X* y, con
   float sum = 0.0f;
 #pragma unroll
   for (uint j = 0; j < KEEP; j++) sum += square_sum16<X>(kept[j]);
+#pragma unroll 2
   for (uint i = tid + KEEP * THREADS; i < vectors; i += THREADS) sum += square_sum16<X>(xv[i]);
   if (tail < p.n) sum += float(x[tail]) * float(x[tail]);
   sum = group_sum(sum, part, lane, sg);
-  const float scale = 1.0f / precise::sqrt(sum / float(p.n) + p.eps);
+  const float scale = inverse_root(sum * inv_n + p.eps);
 
 #pragma unroll
   for (uint j = 0; j < KEEP; j++) {
     const uint i = tid + j * THREADS;
     if (i < vectors) yv[i] = scale16<X, W>(kept[j], w + i * E, scale, p.weight_offset);
   }
+#pragma unroll 2
   for (uint i = tid + KEEP * THREADS; i < vectors; i += THREADS)
     yv[i] = scale16<X, W>(xv[i], w + i * E, scale, p.weight_offset);
   if (tail < p.n) y[tail] = X(float(x[tail]) * scale * (float(w[tail]) + p.weight_offset));
@@ -107,6 +117,7 @@ DEVFN void rms_rows(const device X* x, const device W* w, device X* y, constant 
                     uint group, uint tid, uint lane, uint sg) {
   GRID_RELEASE;
   GRID_WAIT;
+  const float inv_n = 1.0f / float(p.n);
   uint half_used = 0;
   for (ulong r = group; r < p.rows; r += p.groups) {
     const uint row = uint(r);
@@ -114,9 +125,9 @@ DEVFN void rms_rows(const device X* x, const device W* w, device X* y, constant 
     device X* yr = y + row_offset(row, p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2);
     threadgroup float* slots = part + half_used * SIMDGROUPS;
     if (VEC16) {
-      rms_row_vector<X, W>(xr, w, yr, p, slots, tid, lane, sg);
+      rms_row_vector<X, W>(xr, w, yr, p, inv_n, slots, tid, lane, sg);
     } else {
-      rms_row_scalar<X, W>(xr, w, yr, p, slots, tid, lane, sg);
+      rms_row_scalar<X, W>(xr, w, yr, p, inv_n, slots, tid, lane, sg);
     }
     half_used ^= 1;
   }

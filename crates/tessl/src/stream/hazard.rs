@@ -110,7 +110,7 @@ impl Hazards {
         for entry in &self.entries {
             let same_stream = Arc::ptr_eq(&entry.progress, progress);
             if same_stream && entry.seq == seq {
-                covered |= entry.access == access && entry.rect == rect;
+                covered |= (entry.access == access || entry.access == Access::Write) && entry.rect == rect;
                 continue;
             }
             let reads_only = entry.access == Access::Read && access == Access::Read;

@@ -123,7 +123,8 @@ struct matmul2d {
   // Operands are lvalues, as in Apple's header.
   template <class A, class B, class T, int M, int N, int L>
   void run(A& a, B& b, cooperative_tensor<T, M, N, L>& c) const {
-    emu::check(L == 1 || L == 32 || L == emu::group_threads(), "execution_simdgroups<N>: N differs from the threadgroup");
+    emu::check(L == 1 || L == 32 || L == emu::group_threads(),
+               "execution_simdgroups<N>: N differs from the threadgroup");
     emu::scope_sync(L);
     for (int i = 0; i < c.capacity; i++) {
       if (!c.is_valid_element(i)) continue;

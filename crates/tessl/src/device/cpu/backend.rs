@@ -180,12 +180,7 @@ impl Backend for CpuBackend {
 
     fn pipeline(&self, key: &KernelKey) -> Result<PipelineId> {
         let name = || format!("{}/{}", key.module, key.name).into_boxed_str();
-        self.kernels.find(key).ok_or_else(|| Error::Name {
-            op: "pipeline",
-            what: "kernel",
-            name: name(),
-            taken: false,
-        })
+        self.kernels.find(key).ok_or_else(|| Error::Name { op: "pipeline", what: "kernel", name: name(), taken: false })
     }
 
     fn add_library(&self, library: Library) -> Result<()> {

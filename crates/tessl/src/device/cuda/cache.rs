@@ -225,7 +225,8 @@ mod tests {
         let name = key([b"x".as_slice()]);
         cache.store(&name, &[7; 100]);
         let good = fs::read(cache.path(&name)).unwrap();
-        let damages: [&dyn Fn(&mut Vec<u8>); 6] = [
+        type Damage<'a> = &'a dyn Fn(&mut Vec<u8>);
+        let damages: [Damage<'_>; 6] = [
             &|e| e.clear(),
             &|e| e.truncate(HEAD - 1),
             &|e| e.truncate(HEAD + 50),

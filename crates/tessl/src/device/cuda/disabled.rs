@@ -31,6 +31,6 @@ pub(crate) fn info(index: u32) -> DeviceInfo {
 ///
 /// # Errors
 /// `Unavailable`.
-pub(crate) fn open(index: u32) -> Result<Arc<dyn Backend>> {
+pub(crate) fn open(index: u32, _options: &crate::RuntimeOptions) -> Result<Arc<dyn Backend>> {
     Err(Error::unavailable(format!("cuda:{index}"), REASON, Some(HELP.to_owned())))
 }

@@ -168,7 +168,9 @@ impl Building<'_> {
                 .flat_map(|p: CopyPiece| p.runs(MAX_RUN))
                 .try_for_each(|p| {
                     // SAFETY: both sides lie inside allocations that the captured batch keeps alive.
-                    push(&mut |out| unsafe { (f.graph_copy)(out, self.graph, from, count, &p.node(), self.context.raw) })
+                    push(&mut |out| unsafe {
+                        (f.graph_copy)(out, self.graph, from, count, &p.node(), self.context.raw)
+                    })
                 }),
             (Work::Fill(byte), [target, ..]) => {
                 pieces([target], self.context.max_pitch).try_for_each(|p: FillPiece| {
@@ -195,10 +197,11 @@ mod tests {
 
     #[test]
     fn barriers_cut_a_batch_into_levels() {
-        let cut = |barriers: &[u8]| levels(barriers.iter().map(|b| *b == 1));
-        assert_eq!(cut(&[]), []);
-        assert_eq!(cut(&[0]), [0..1]);
-        assert_eq!(cut(&[1, 0, 0]), [0..3], "nothing comes before the first command");
-        assert_eq!(cut(&[0, 1, 1, 0, 1]), [0..1, 1..2, 2..4, 4..5]);
+        let ends = |barriers: &[u8]| levels(barriers.iter().map(|b| *b == 1)).iter().map(|l| l.end).collect::<Vec<_>>();
+        assert!(ends(&[]).is_empty());
+        assert_eq!(ends(&[0]), [1]);
+        assert_eq!(ends(&[1, 0, 0]), [3], "nothing comes before the first command");
+        assert_eq!(ends(&[0, 1, 1, 0, 1]), [1, 2, 4, 5]);
+        assert!(levels([false, true, false].into_iter()).is_sorted_by(|a, b| a.end == b.start));
     }
 }

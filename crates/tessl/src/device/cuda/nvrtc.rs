@@ -103,7 +103,13 @@ impl Nvrtc {
     ///
     /// # Errors
     /// `Device` with the compiler's log.
-    pub(super) fn compile(&self, name: &str, source: &str, headers: Headers<'_>, options: &[String]) -> Result<Compiled> {
+    pub(super) fn compile(
+        &self,
+        name: &str,
+        source: &str,
+        headers: Headers<'_>,
+        options: &[String],
+    ) -> Result<Compiled> {
         let c_string = |text: &str| {
             CString::new(text).map_err(|_| Error::device("nvrtc", 0, "source or option holds a NUL byte", Scope::Call))
         };

@@ -1,6 +1,6 @@
 //! Copies and fills as the driver takes them: linear, pitched, or row by row where a pitch is beyond the driver's limit.
 
-use super::driver::{Copy2d, Copy3d, CUmemorytype};
+use super::driver::{CUmemorytype, Copy2d, Copy3d};
 use crate::device::RawMemory;
 use crate::stream::{Binding, Rect};
 use std::ffi::c_void;

@@ -4,10 +4,11 @@ use super::cache::Cache;
 use super::driver::Driver;
 use super::nvrtc::Nvrtc;
 use super::profiles::{self, Limits};
-use super::{Paths, backend::CudaBackend, context};
+use super::{backend::CudaBackend, context, paths};
+use crate::RuntimeOptions;
 use crate::device::{Backend, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const DRIVER_HELP: &str = "install the NVIDIA driver, or name its library in TESSL_CUDA_LIB";
 const NVRTC_HELP: &str = "install NVRTC (part of the CUDA toolkit; `pip install nvidia-cuda-nvrtc` has it too) and name its folder in TESSL_CUDA_LIB";
@@ -36,18 +37,33 @@ impl Missing {
     }
 }
 
-/// The driver, opened once per process.
-fn driver() -> Result<&'static Driver, Missing> {
-    static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
-    let loaded = DRIVER.get_or_init(|| Driver::load(Paths::configured().library.as_deref()));
-    loaded.as_ref().map_err(|reason| Missing::new(format!("no CUDA driver: {reason}"), Some(DRIVER_HELP)))
+/// A library that is opened once per process. A failure is not kept: a later caller may know a better path.
+struct Once<T: 'static>(Mutex<Option<&'static T>>);
+
+impl<T> Once<T> {
+    fn get(&self, load: impl FnOnce() -> Result<T, String>) -> Result<&'static T, String> {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = *loaded {
+            return Ok(library);
+        }
+        // Leaked once per process, as the library itself is: its threads and exit handlers outlive every owner.
+        let library: &'static T = Box::leak(Box::new(load()?));
+        *loaded = Some(library);
+        Ok(library)
+    }
 }
 
-/// The compiler, opened once per process, and only when there is a device to compile for.
+fn driver() -> Result<&'static Driver, Missing> {
+    static DRIVER: Once<Driver> = Once(Mutex::new(None));
+    let loaded = DRIVER.get(|| Driver::load(paths::library().as_deref()));
+    loaded.map_err(|reason| Missing::new(format!("no CUDA driver: {reason}"), Some(DRIVER_HELP)))
+}
+
+/// The compiler, opened only when there is a device to compile for.
 fn nvrtc() -> Result<&'static Nvrtc, Missing> {
-    static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
-    let loaded = NVRTC.get_or_init(|| Nvrtc::load(Paths::configured().library.as_deref()));
-    loaded.as_ref().map_err(|reason| Missing::new(format!("no NVRTC: {reason}"), Some(NVRTC_HELP)))
+    static NVRTC: Once<Nvrtc> = Once(Mutex::new(None));
+    let loaded = NVRTC.get(|| Nvrtc::load(paths::library().as_deref()));
+    loaded.map_err(|reason| Missing::new(format!("no NVRTC: {reason}"), Some(NVRTC_HELP)))
 }
 
 /// Every device that the driver sees.
@@ -122,12 +138,13 @@ pub(crate) fn info(index: u32) -> DeviceInfo {
 ///
 /// # Errors
 /// `Unavailable` with what is missing and every path tried; `Device` from the driver.
-pub(crate) fn open(index: u32, _options: &crate::RuntimeOptions) -> Result<Arc<dyn Backend>> {
+pub(crate) fn open(index: u32, options: &RuntimeOptions) -> Result<Arc<dyn Backend>> {
+    paths::remember(options);
     let unavailable = |missing: Missing| missing.into_error(index);
     let (driver, found) = probe().map_err(unavailable)?;
     let here = found.get(index as usize).ok_or_else(|| no_such_device(index, found.len()).into_error(index))?;
     let nvrtc = nvrtc().map_err(unavailable)?;
-    let cache = Paths::configured().cache.as_deref().and_then(Cache::open);
+    let cache = paths::cache(options).as_deref().and_then(Cache::open);
     Ok(Arc::new(CudaBackend::open(driver, nvrtc, index, here, cache)?))
 }
 
@@ -140,7 +157,7 @@ mod tests {
         let all = enumerate();
         assert_eq!(all[0].id, "cuda:0");
         assert_eq!(info(0), all[0]);
-        match (&all[0].missing, open(0, &crate::RuntimeOptions::new())) {
+        match (&all[0].missing, open(0, &RuntimeOptions::new())) {
             (Some(reason), Err(error)) => {
                 assert!(error.to_string().contains(reason.as_str()), "{error}");
                 assert!(all[0].help.is_some(), "{reason}");
@@ -152,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_index_that_does_not_exist_is_unavailable() {
-        let error = open(4096, &crate::RuntimeOptions::new()).err().unwrap();
+        let error = open(4096, &RuntimeOptions::new()).err().unwrap();
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
         assert!(info(4096).missing.is_some());
     }

@@ -117,12 +117,7 @@ impl Registry {
 
     /// Compiles a caller's source and registers its kernels.
     pub(super) fn add_source(&self, name: &str, text: String) -> Result<()> {
-        let taken = |what, name: &str| Error::Name {
-            op: "add_library",
-            what,
-            name: name.into(),
-            taken: true,
-        };
+        let taken = |what, name: &str| Error::Name { op: "add_library", what, name: name.into(), taken: true };
         if source::module(name).is_some() || self.names().libraries.contains_key(name) {
             return Err(taken("library", name));
         }

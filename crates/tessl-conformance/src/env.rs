@@ -1,0 +1,99 @@
+//! Where cases run, and what they return.
+
+use crate::rows::Row;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use tessl::plan::Desc;
+use tessl::{DType, GpuRuntime};
+
+/// What a case found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All values right.
+    Passed,
+    /// What was wrong, in one or more lines.
+    Failed(String),
+    /// Why nothing was checked.
+    Skipped(String),
+}
+
+impl From<Result<(), String>> for Outcome {
+    fn from(result: Result<(), String>) -> Self {
+        result.map_or_else(Outcome::Failed, |()| Outcome::Passed)
+    }
+}
+
+/// Multiply-adds that one case may use on a simulator or a scalar path.
+pub const SMALL_BUDGET: u64 = 20_000_000;
+
+/// The runtime that cases run on, and their limits.
+pub struct Env {
+    /// The runtime.
+    pub rt: GpuRuntime,
+    /// Multiply-adds that one case may use; larger problems are shrunk with the same tails, or skipped.
+    pub budget: u64,
+    /// Seed of random data.
+    pub seed: u64,
+    /// False where commands are taken and nothing is computed (the null device): values are then not compared.
+    pub computes: bool,
+    coverage: Mutex<BTreeMap<Row, u64>>,
+}
+
+impl Env {
+    /// An environment with the budget of the runtime's device: small on scalar paths and simulators.
+    pub fn new(rt: GpuRuntime) -> Self {
+        let device = rt.device();
+        let slow = rt.profile().isa == tessl::Isa::Scalar && rt.info().kind != tessl::DeviceKind::Cuda;
+        let budget = if slow { SMALL_BUDGET } else { 8 * SMALL_BUDGET };
+        Env { rt, budget, seed: 0x7e55_e11a, computes: !device.starts_with("null"), coverage: Mutex::default() }
+    }
+
+    /// The same with another budget in multiply-adds.
+    pub fn budget(mut self, mac: u64) -> Self {
+        self.budget = mac;
+        self
+    }
+
+    /// The same with another seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Counts the plan row that this problem takes.
+    ///
+    /// # Errors
+    /// Text of the planning error.
+    pub fn cover(&self, desc: &Desc) -> Result<(), String> {
+        let row = Row::of(desc, self.rt.profile()).map_err(|e| format!("planning {desc:?}: {e}"))?;
+        *self.rows().entry(row).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// Rows hit so far, with counts.
+    pub fn coverage(&self) -> BTreeMap<Row, u64> {
+        self.rows().clone()
+    }
+
+    fn rows(&self) -> std::sync::MutexGuard<'_, BTreeMap<Row, u64>> {
+        self.coverage.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Input and output types of gemm.
+pub const GEMM_PAIRS: [(DType, DType); 5] = [
+    (DType::F32, DType::F32),
+    (DType::Bf16, DType::F32),
+    (DType::Bf16, DType::Bf16),
+    (DType::F16, DType::F32),
+    (DType::F16, DType::F16),
+];
+
+/// Data and weight types of rms_norm.
+pub const NORM_PAIRS: [(DType, DType); 5] = [
+    (DType::F32, DType::F32),
+    (DType::Bf16, DType::Bf16),
+    (DType::Bf16, DType::F32),
+    (DType::F16, DType::F16),
+    (DType::F16, DType::F32),
+];

@@ -1,0 +1,143 @@
+//! Plans as text: what each profile chooses for a list of problems, compared byte for byte with checked-in files.
+
+use crate::rows::plain_gemm;
+use serde::Serialize;
+use std::path::PathBuf;
+use tessl::device::PROFILES;
+use tessl::nn::RmsNormDesc;
+use tessl::plan::{Desc, Plan, plan};
+use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+
+#[derive(Serialize)]
+struct Golden {
+    problem: &'static str,
+    desc: Desc,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Plan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// The problems: the benchmark ladder, decode shapes, every dtype, layout and epilogue class, edges.
+pub fn problems() -> Vec<(&'static str, Desc)> {
+    const T: GemmBackend = GemmBackend::TensorOps;
+    let f32s = |m, n, k| plain_gemm(m, n, k, DType::F32, DType::F32, T);
+    let bf16s = |m, n, k| plain_gemm(m, n, k, DType::Bf16, DType::F32, T);
+    let col = Layout::ColMajor;
+    let gemms: Vec<(&'static str, GemmDesc)> = vec![
+        ("f32 512^3", f32s(512, 512, 512)),
+        ("f32 4096^3", f32s(4096, 4096, 4096)),
+        ("f32 odd", f32s(101, 203, 307)),
+        ("f32 1x1x1", f32s(1, 1, 1)),
+        ("f32 split", GemmDesc { precision: Precision::Split, ..f32s(1024, 1024, 1024) }),
+        ("f32 relaxed", GemmDesc { precision: Precision::Relaxed, ..f32s(1024, 1024, 1024) }),
+        ("bf16 1024^3", bf16s(1024, 1024, 1024)),
+        ("bf16 4096^3", bf16s(4096, 4096, 4096)),
+        ("bf16 to bf16", plain_gemm(2048, 768, 768, DType::Bf16, DType::Bf16, T)),
+        ("bf16 mlp_up", bf16s(8192, 3072, 768)),
+        ("bf16 mlp_down", bf16s(8192, 768, 3072)),
+        ("bf16 tall_k1024", bf16s(4096, 4096, 1024)),
+        ("bf16 decode 1", bf16s(1, 4096, 4096)),
+        ("bf16 decode 8", bf16s(8, 4096, 4096)),
+        ("bf16 decode 16", bf16s(16, 28672, 4096)),
+        ("bf16 long k", bf16s(128, 128, 8192)),
+        ("bf16 portable", GemmDesc { backend: GemmBackend::Simdgroup, ..bf16s(1024, 1024, 1024) }),
+        ("f16 to f16", plain_gemm(1024, 1024, 1024, DType::F16, DType::F16, T)),
+        ("f16 to f32", plain_gemm(64, 64, 64, DType::F16, DType::F32, T)),
+        ("NT", GemmDesc { b: col, ..bf16s(1024, 1024, 1024) }),
+        ("TN", GemmDesc { a: col, ..bf16s(1024, 1024, 1024) }),
+        ("TT", GemmDesc { a: col, b: col, ..f32s(333, 444, 555) }),
+        ("unaligned", GemmDesc { a_align: 1, b_align: 1, c_align: 2, ..bf16s(1024, 1024, 1024) }),
+        ("batch of 64", GemmDesc { batch: 64, b_shared: false, ..bf16s(128, 128, 64) }),
+        ("batch past 2^16", GemmDesc { batch: 65_537, ..f32s(1, 8, 4) }),
+        (
+            "full epilogue",
+            GemmDesc {
+                alpha: Factor::Any,
+                beta: Factor::One,
+                bias: Bias::Column(DType::F32),
+                activation: Activation::GeluTanh,
+                ..bf16s(512, 512, 512)
+            },
+        ),
+        (
+            "row bias",
+            GemmDesc { bias: Bias::Row(DType::Bf16), ..plain_gemm(512, 512, 512, DType::Bf16, DType::Bf16, T) },
+        ),
+        ("k = 0", f32s(64, 64, 0)),
+        ("too many tiles", GemmDesc { batch: 1 << 30, ..f32s(1 << 20, 1 << 20, 8) }),
+        ("integers", plain_gemm(64, 64, 64, DType::I8, DType::I32, T)),
+    ];
+    let norm = |rows, n, dtype, weight, align| Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, align });
+    let mut all: Vec<(&'static str, Desc)> = gemms.into_iter().map(|(name, d)| (name, Desc::Gemm(d))).collect();
+    all.extend([
+        ("norm f32", norm(2048, 768, DType::F32, DType::F32, 7)),
+        ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),
+        ("norm f16 unaligned", norm(7, 1001, DType::F16, DType::F16, 1)),
+        ("norm many rows", norm(1 << 33, 64, DType::Bf16, DType::Bf16, 7)),
+    ]);
+    all
+}
+
+/// The golden text of one profile.
+///
+/// # Panics
+/// Never: every field can be written.
+pub fn text(profile: &DeviceProfile) -> String {
+    let mut out = String::new();
+    for (problem, desc) in problems() {
+        let (plan, error) = match plan(&desc, profile) {
+            Ok(plan) => (Some(plan), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let line = Golden { problem, desc, plan, error };
+        // One problem a line: a change of one rule is a change of the lines it concerns.
+        out += &serde_json::to_string(&line).expect("INVARIANT: plain data");
+        out.push('\n');
+    }
+    out
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// Compares every profile with its file; `TESSL_BLESS=1` writes the files instead.
+///
+/// # Errors
+/// Lines that differ, missing files, files of profiles that no longer exist.
+pub fn check() -> Result<usize, String> {
+    let bless = std::env::var_os("TESSL_BLESS").is_some_and(|v| v == "1");
+    let mut problems = Vec::new();
+    let mut names = Vec::new();
+    for profile in PROFILES.iter().copied().flatten() {
+        let path = folder().join(format!("{}.jsonl", profile.name));
+        names.push(format!("{}.jsonl", profile.name));
+        let now = text(profile);
+        if bless {
+            std::fs::create_dir_all(folder()).and_then(|()| std::fs::write(&path, &now)).map_err(|e| e.to_string())?;
+            continue;
+        }
+        let before = std::fs::read_to_string(&path).unwrap_or_default();
+        let (mut old, mut new) = (before.lines(), now.lines());
+        loop {
+            match (old.next(), new.next()) {
+                (None, None) => break,
+                (a, b) if a == b => {}
+                (a, b) => {
+                    problems.push(format!("{}:\n  - {}\n  + {}", profile.name, a.unwrap_or(""), b.unwrap_or("")));
+                }
+            }
+        }
+    }
+    for entry in std::fs::read_dir(folder()).map_err(|e| format!("{}: {e}", folder().display()))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !names.contains(&name) {
+            problems.push(format!("golden/{name} belongs to no profile"));
+        }
+    }
+    if problems.is_empty() {
+        return Ok(names.len());
+    }
+    Err(format!("{}\nIf this is meant, run again with TESSL_BLESS=1 and review the change.", problems.join("\n")))
+}
