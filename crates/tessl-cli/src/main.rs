@@ -1,2 +1,7 @@
-//! cli
-fn main() {}
+//! The `tessl` command. `tessl --help` tells what it does.
+
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    tessl_cli::main()
+}

@@ -131,7 +131,7 @@ impl GpuRuntime {
         let device = match &options.device {
             Some(device) => device.clone(),
             None => {
-                let best = Device::best();
+                let best = Device::best_for(options);
                 if !best.is_gpu() && !options.gpu_only {
                     tracing::warn!(
                         "no GPU was found: running on the CPU (set TESSL_DEVICE=cpu to say that this is meant)"

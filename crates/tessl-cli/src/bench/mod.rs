@@ -1,0 +1,64 @@
+//! Measuring, shared by the `tessl` command and the benchmark binaries. docs/benchmarking.md tells the protocol.
+
+mod args;
+mod data;
+mod limits;
+mod report;
+mod serve;
+mod shapes;
+mod sweep;
+mod timing;
+
+pub use args::GemmArgs;
+pub use data::{Data, Rotation};
+pub use report::{Report, Row};
+pub use serve::serve;
+pub use shapes::{Shape, parse_shapes};
+pub use sweep::sweep;
+pub use timing::{Mode, Samples, measure, quick};
+
+use tessl::{DType, GemmBackend, Precision};
+
+/// One product to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Sizes.
+    pub shape: Shape,
+    /// Type of A and B.
+    pub input: DType,
+    /// Type of C.
+    pub output: DType,
+    /// Whether A and B are transposed views.
+    pub turned: [bool; 2],
+    /// How exact f32 products are.
+    pub precision: Precision,
+    /// Which kernels.
+    pub backend: GemmBackend,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Case {
+            shape: Shape { m: 1, n: 1, k: 1 },
+            input: DType::F32,
+            output: DType::F32,
+            turned: [false; 2],
+            precision: Precision::Exact,
+            backend: GemmBackend::TensorOps,
+        }
+    }
+}
+
+impl Case {
+    /// `NN`, `NT`, `TN` or `TT`.
+    pub fn layout(&self) -> String {
+        self.turned.map(|t| if t { 'T' } else { 'N' }).iter().collect()
+    }
+
+    /// Bytes read and written once.
+    pub fn bytes(&self) -> u64 {
+        let Shape { m, n, k } = self.shape;
+        let [m, n, k] = [m, n, k].map(u64::from);
+        (m * k + k * n) * self.input.size() as u64 + m * n * self.output.size() as u64
+    }
+}

@@ -1,0 +1,68 @@
+//! Every environment variable that tessl knows: the table of docs/devices.md and of `tessl doctor`.
+
+use serde::Serialize;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Variable {
+    /// Name.
+    pub name: &'static str,
+    /// What its value is.
+    pub kind: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// Who reads it.
+    pub reader: &'static str,
+}
+
+const fn var(
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    reader: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable { name, kind, default, meaning, reader }
+}
+
+const SIZE: &str = "bytes, with K, M or G";
+const LIB: &str = "library";
+
+/// All of them, in the order of the documentation.
+pub const VARIABLES: &[Variable] = &[
+    var("TESSL_DEVICE", "cpu, cuda[:N], metal[:N], null:PROFILE or gpu", "best present", LIB, "device of GpuRuntime::new(); `gpu` fails where there is none"),
+    var("TESSL_THREADS", "number", "all", LIB, "threads of the CPU device, the caller included"),
+    var("TESSL_ISA", "scalar, neon, avx2, avx512 or amx", "best present", LIB, "newest instruction set the CPU device may use"),
+    var("TESSL_MEMORY_LIMIT", SIZE, "none", LIB, "bytes a runtime may hold, its cache included"),
+    var("TESSL_CACHE_LIMIT", SIZE, "2G", LIB, "bytes of Cold memory kept for reuse"),
+    var("TESSL_FLUSH_EVERY", "1 to 16384", "256", LIB, "commands packed before a stream submits them by itself"),
+    var("TESSL_MID_COMMIT", "number", "0", LIB, "older name of TESSL_FLUSH_EVERY; 0 means its default"),
+    var("TESSL_CUDA_LIB", "path", "system loader", LIB, "folder or file of the CUDA driver and NVRTC"),
+    var("TESSL_CACHE_DIR", "path", "user's cache folder", LIB, "where compiled kernels are kept"),
+    var("TESSL_LOG", "plan, a level, or target=level,..", "warn", "command line", "what is told on stderr; `plan` prints each chosen kernel, tile, grid, scratch and rule"),
+    var("TESSL_HAZARD_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
+    var("TESSL_COARSE_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
+    var("TESSL_GEMM_ACCUM", "any", "-", LIB, "no effect, warns: beta = 1 accumulates in the same kernel"),
+    var("TESSL_GEMM_ACCUM_DX", "any", "-", LIB, "no effect, warns, as TESSL_GEMM_ACCUM"),
+    var("TESSL_GEMM_INTERIOR", "any", "-", LIB, "no effect, warns, as TESSL_GEMM_ACCUM"),
+    var("TESSL_DECODE_ICB", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+    var("TESSL_ICB_FREEZE_BINDS", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+    var("TESSL_ICB_RANGE_BATCH", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+];
+
+/// Those that are set in this process, with their values.
+pub fn set() -> Vec<(&'static str, String)> {
+    let value = |v: &Variable| std::env::var(v.name).ok().map(|value| (v.name, value));
+    VARIABLES.iter().filter_map(value).collect()
+}
+
+/// The table of docs/devices.md.
+pub fn markdown() -> String {
+    let mut text = String::from("| variable | value | default | read by | meaning |\n| --- | --- | --- | --- | --- |\n");
+    for v in VARIABLES {
+        text.push_str(&format!("| `{}` | {} | {} | {} | {} |\n", v.name, v.kind, v.default, v.reader, v.meaning));
+    }
+    text
+}

@@ -1,0 +1,53 @@
+//! What a fused epilogue costs: the product alone, the product with bias and activation fused, and the product followed
+//! by one more pass over C, which is what not fusing means at least.
+//!
+//! Each line is the middle of interleaved rounds. The pass is an `rms_norm` over C: it reads and writes each element
+//! once, as a separate bias-and-activation kernel would.
+
+use std::time::Instant;
+use tessl::nn::RmsNorm;
+use tessl::{Activation, BufferKind, DType, Gemm, GpuRuntime, Result, Tensor};
+
+const SHAPES: [[usize; 3]; 3] = [[256, 256, 256], [512, 1024, 256], [1024, 768, 256]];
+const ROUNDS: usize = 9;
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let rt = GpuRuntime::new()?;
+    println!("device: {} ({})", rt.device(), rt.device_name());
+    println!("{:<16} {:>12} {:>12} {:>14} {:>20}", "m x n x k", "gemm us", "fused us", "gemm + pass us", "fused saves of pass");
+    for [m, n, k] in SHAPES {
+        let filled = |shape: &[usize]| -> Result<Tensor> {
+            let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+            rt.from_slice(&values, shape)
+        };
+        let (a, b) = (filled(&[m, k])?, filled(&[k, n])?);
+        let (bias, ones) = (filled(&[n])?, rt.from_slice(&vec![1.0f32; n], &[n])?);
+        let c = rt.uninit(DType::F32, &[m, n], BufferKind::Hot)?;
+
+        let plain = || Gemm::new(&a, &b, &c).run();
+        let fused = || Gemm::new(&a, &b, &c).bias(&bias).activation(Activation::Silu).run();
+        let separate = || plain().and_then(|()| RmsNorm::new(&c, &ones, &c).run());
+        let ways: [&dyn Fn() -> Result<()>; 3] = [&plain, &fused, &separate];
+
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..=ROUNDS {
+            for (way, times) in ways.iter().zip(&mut times) {
+                let started = Instant::now();
+                way()?;
+                rt.synchronize()?;
+                // The first round plans and compiles.
+                if round > 0 {
+                    times.push(started.elapsed().as_secs_f64() * 1e6);
+                }
+            }
+        }
+        let [plain, fused, separate] = times.map(|mut t| {
+            t.sort_by(f64::total_cmp);
+            t[t.len() / 2]
+        });
+        let saved = 100.0 * (separate - fused) / (separate - plain).max(f64::MIN_POSITIVE);
+        let saved = if separate > plain { format!("{saved:.0}%") } else { "-".to_owned() };
+        println!("{:<16} {plain:>12.1} {fused:>12.1} {separate:>14.1} {saved:>20}", format!("{m} x {n} x {k}"));
+    }
+    Ok(())
+}
