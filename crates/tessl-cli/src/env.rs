@@ -32,16 +32,34 @@ const LIB: &str = "library";
 
 /// All of them, in the order of the documentation.
 pub const VARIABLES: &[Variable] = &[
-    var("TESSL_DEVICE", "cpu, cuda[:N], metal[:N], null:PROFILE or gpu", "best present", LIB, "device of GpuRuntime::new(); `gpu` fails where there is none"),
+    var(
+        "TESSL_DEVICE",
+        "cpu, cuda[:N], metal[:N], null:PROFILE or gpu",
+        "best present",
+        LIB,
+        "device of GpuRuntime::new(); `gpu` fails where there is none",
+    ),
     var("TESSL_THREADS", "number", "all", LIB, "threads of the CPU device, the caller included"),
-    var("TESSL_ISA", "scalar, neon, avx2, avx512 or amx", "best present", LIB, "newest instruction set the CPU device may use"),
+    var(
+        "TESSL_ISA",
+        "scalar, neon, avx2, avx512 or amx",
+        "best present",
+        LIB,
+        "newest instruction set the CPU device may use",
+    ),
     var("TESSL_MEMORY_LIMIT", SIZE, "none", LIB, "bytes a runtime may hold, its cache included"),
     var("TESSL_CACHE_LIMIT", SIZE, "2G", LIB, "bytes of Cold memory kept for reuse"),
     var("TESSL_FLUSH_EVERY", "1 to 16384", "256", LIB, "commands packed before a stream submits them by itself"),
     var("TESSL_MID_COMMIT", "number", "0", LIB, "older name of TESSL_FLUSH_EVERY; 0 means its default"),
     var("TESSL_CUDA_LIB", "path", "system loader", LIB, "folder or file of the CUDA driver and NVRTC"),
     var("TESSL_CACHE_DIR", "path", "user's cache folder", LIB, "where compiled kernels are kept"),
-    var("TESSL_LOG", "plan, a level, or target=level,..", "warn", "command line", "what is told on stderr; `plan` prints each chosen kernel, tile, grid, scratch and rule"),
+    var(
+        "TESSL_LOG",
+        "plan, a level, or target=level,..",
+        "warn",
+        "command line",
+        "what is told on stderr; `plan` prints each chosen kernel, tile, grid, scratch and rule",
+    ),
     var("TESSL_HAZARD_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
     var("TESSL_COARSE_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
     var("TESSL_GEMM_ACCUM", "any", "-", LIB, "no effect, warns: beta = 1 accumulates in the same kernel"),
@@ -60,7 +78,8 @@ pub fn set() -> Vec<(&'static str, String)> {
 
 /// The table of docs/devices.md.
 pub fn markdown() -> String {
-    let mut text = String::from("| variable | value | default | read by | meaning |\n| --- | --- | --- | --- | --- |\n");
+    let mut text =
+        String::from("| variable | value | default | read by | meaning |\n| --- | --- | --- | --- | --- |\n");
     for v in VARIABLES {
         text.push_str(&format!("| `{}` | {} | {} | {} | {} |\n", v.name, v.kind, v.default, v.reader, v.meaning));
     }

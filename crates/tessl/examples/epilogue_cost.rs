@@ -14,10 +14,14 @@ const ROUNDS: usize = 9;
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let rt = GpuRuntime::new()?;
     println!("device: {} ({})", rt.device(), rt.device_name());
-    println!("{:<16} {:>12} {:>12} {:>14} {:>20}", "m x n x k", "gemm us", "fused us", "gemm + pass us", "fused saves of pass");
+    println!(
+        "{:<16} {:>12} {:>12} {:>14} {:>20}",
+        "m x n x k", "gemm us", "fused us", "gemm + pass us", "fused saves of pass"
+    );
     for [m, n, k] in SHAPES {
         let filled = |shape: &[usize]| -> Result<Tensor> {
-            let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+            let values: Vec<f32> =
+                (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
             rt.from_slice(&values, shape)
         };
         let (a, b) = (filled(&[m, k])?, filled(&[k, n])?);

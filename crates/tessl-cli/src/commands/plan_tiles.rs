@@ -28,7 +28,8 @@ pub(super) fn run(as_json: bool) -> Result<()> {
             }
         }
     }
-    let missed: Vec<String> = table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
+    let missed: Vec<String> =
+        table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
     if !missed.is_empty() {
         return Err(CliError::Failed(format!("plan --tiles: no problem reaches the rows {}", missed.join(" | "))));
     }
