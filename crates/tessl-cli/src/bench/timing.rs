@@ -114,15 +114,20 @@ fn graph(rt: &GpuRuntime, work: &Rotation, batch: usize, batches: usize) -> Resu
     (0..batches).map(&mut one).collect()
 }
 
-/// Seconds of one call, from about `goal` of measuring.
+/// Seconds of one call, from one call to warm up and then about `goal` of measuring, but at least one call.
 ///
 /// # Errors
 /// As [`measure`]; a wrong result is an error too.
-pub fn quick(rt: &GpuRuntime, case: &Case, data: &Data, mode: Mode, goal: Duration) -> Result<f64> {
+pub fn quick(rt: &GpuRuntime, case: &Case, data: &Data, goal: Duration) -> Result<f64> {
     let mut work = Rotation::new(rt, case, data, QUICK_BYTES)?;
-    let first = measure(rt, &mut work, Mode::Solo, 1, 1)?.median() / 1e6;
-    let fits = (1..=200).rev().find(|&n| f64::from(n) * first <= goal.as_secs_f64()).unwrap_or(1);
-    let samples = measure(rt, &mut work, mode, 0, usize::try_from(fits).unwrap_or(1))?;
-    work.check(0)?;
+    let started = Instant::now();
+    work.next().run()?;
+    rt.synchronize()?;
+    let first = started.elapsed().as_secs_f64() * 1e6;
+    let calls = (1..=500).rev().find(|&n| f64::from(n) * first <= goal.as_secs_f64() * 1e6).unwrap_or(1);
+    let batch = batch_of(first);
+    let batches = usize::try_from(calls).unwrap_or(1).div_ceil(batch);
+    let samples = Samples::new(batched(rt, &mut work, batch, batches)?, batch);
+    work.check(work.last())?;
     Ok(samples.median() / 1e6)
 }
