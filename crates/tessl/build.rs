@@ -27,6 +27,11 @@ fn assemble(kernels: &Path, folder: &str, language: &str, out: &Path) {
         for header in [&format!("{language}.h"), "args.h", "pack.h", "activation.h"] {
             text += &read(&prelude.join(header));
         }
+        if folder == "cuda" {
+            for header in ["ptx.cuh", "epilogue.cuh"] {
+                text += &read(&kernels.join(folder).join(header));
+            }
+        }
         text += &read(&path);
         let name = Path::new(path.file_stem().expect("a file name")).with_extension(extension);
         fs::write(out.join(name), text).expect("OUT_DIR is writable");

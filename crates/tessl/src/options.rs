@@ -105,7 +105,9 @@ impl RuntimeOptions {
     /// # Errors
     /// `Parse` for a value that cannot be understood; also for a switch that would remove needed barriers.
     pub fn from_env(self) -> Result<Self> {
-        self.from_vars(std::env::vars())
+        // Variables that are not Unicode cannot be ours.
+        let unicode = |text: std::ffi::OsString| text.into_string().ok();
+        self.from_vars(std::env::vars_os().filter_map(|(name, value)| Some((unicode(name)?, unicode(value)?))))
     }
 
     /// As [`from_env`](Self::from_env), from the given variables.
@@ -151,7 +153,7 @@ impl RuntimeOptions {
             }
             // Read elsewhere: by the test runner, the command line, the benchmarks and the build script.
             "LOG" | "REQUIRE" | "SKIP_LOG" | "SIM_SEED" | "SIM_SANITIZE" | "SKIP_AOT" | "GEMM_TUNE" | "WRITE_ARGS"
-            | "SIM_CXX" => {}
+            | "SIM_CXX" | "BLESS" => {}
             "DECODE_ICB" | "ICB_FREEZE_BINDS" | "ICB_RANGE_BATCH" => {
                 tracing::warn!("{name} has no effect yet: graphs take their options from the Metal device");
             }

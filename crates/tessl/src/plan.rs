@@ -2,7 +2,7 @@
 
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
-use crate::gemm::GemmDesc;
+use crate::gemm::{GemmDesc, Precision};
 use crate::nn::RmsNormDesc;
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -64,6 +64,8 @@ pub struct Plan {
     pub shared_bytes: u32,
     /// Scratch memory, in bytes.
     pub scratch_bytes: u64,
+    /// How exact f32 products are: at least as exact as asked for, more so where the device has no faster way.
+    pub precision: Precision,
     /// The rule that chose this plan.
     pub reason: &'static str,
 }

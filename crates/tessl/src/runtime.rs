@@ -8,7 +8,9 @@ use crate::memory::{BufferKind, Memory, MemoryStats};
 use crate::options::RuntimeOptions;
 use crate::plan::{Desc, KernelKey, Plan};
 use crate::process;
-use crate::stream::{Access, Binding, Encoded, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump};
+use crate::stream::{
+    Access, Binding, Encoded, Hazards, Rect, Stream, StreamCore, StreamLimits, Work, refuse_bump, refuse_default,
+};
 use crate::tensor::{Tensor, bytes_of};
 use rustc_hash::FxHashMap as HashMap;
 use smallvec::smallvec;
@@ -129,7 +131,7 @@ impl GpuRuntime {
         let device = match &options.device {
             Some(device) => device.clone(),
             None => {
-                let best = Device::best();
+                let best = Device::best_for(options);
                 if !best.is_gpu() && !options.gpu_only {
                     tracing::warn!(
                         "no GPU was found: running on the CPU (set TESSL_DEVICE=cpu to say that this is meant)"
@@ -425,8 +427,14 @@ impl GpuRuntime {
         if self.inner.born.is_this_process() { Ok(()) } else { Err(Error::Forked { op }) }
     }
 
+    /// A number that no other living runtime of this process has.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.inner) as usize
+    }
+
     pub(crate) fn encode_default(&self, encoded: Encoded<'_>) -> Result<()> {
-        self.inner.default_stream.encode(encoded, true)
+        refuse_default(self, encoded.label)?;
+        self.inner.default_stream.encode(encoded)
     }
 
     /// The stream an op goes to: the one it names, or the default one.
@@ -483,24 +491,42 @@ impl GpuRuntime {
         Ok(id)
     }
 
-    /// Waits for the unfinished commands that a host access of `tensor` conflicts with.
-    pub(crate) fn wait_for(&self, tensor: &Tensor, access: Access, op: &'static str) -> Result<()> {
+    /// Waits until no unfinished command conflicts with a host access of `tensor`. No such command can be encoded while
+    /// the answer is held.
+    pub(crate) fn host_access<'t>(
+        &self,
+        tensor: &'t Tensor,
+        access: Access,
+        op: &'static str,
+    ) -> Result<MutexGuard<'t, Hazards>> {
         let memory = tensor.memory();
         let mut rect = tensor.rect();
         rect.offset += memory.identity_offset();
-        let waits = memory.hazards().host_access(access, rect);
-        for wait in waits {
-            match wait.progress.core.upgrade() {
-                Some(core) => {
-                    core.refuse_in_capture(op)?;
-                    core.wait(wait.seq, None)?;
-                }
-                None => {
-                    wait.progress.queue.wait(wait.seq, None)?;
+        loop {
+            let hazards = memory.hazards();
+            let waits = hazards.host_access(access, rect);
+            if waits.is_empty() {
+                return Ok(hazards);
+            }
+            drop(hazards);
+            for wait in waits {
+                match wait.progress.core.upgrade() {
+                    Some(core) => {
+                        core.refuse_in_capture(op)?;
+                        core.wait(wait.seq, None)?;
+                    }
+                    None if wait.progress.has_failed(wait.seq) => {
+                        return Err(Error::Poisoned {
+                            op,
+                            failed: "a stream that was dropped before it was recovered",
+                        });
+                    }
+                    None => {
+                        wait.progress.queue.wait(wait.seq, None)?;
+                    }
                 }
             }
         }
-        Ok(())
     }
 }
 

@@ -121,7 +121,8 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        // The other extents of an empty view may be too large to multiply.
+        if self.is_empty() { 0 } else { self.shape.iter().product() }
     }
 
     /// Whether there are no elements.
@@ -199,7 +200,8 @@ impl Tensor {
         }
         let mut view = self.clone();
         view.shape[axis] = length;
-        if length > 0 {
+        // A view without elements stays where it is: its strides need not lie inside the memory.
+        if length > 0 && !self.is_empty() {
             view.offset += start as u64 * self.strides[axis] as u64 * self.dtype.size() as u64;
         }
         Ok(view.placed())
@@ -292,7 +294,12 @@ impl Tensor {
         }
         if self.memory.raw().device.wrapping_add(self.offset) % to as u64 != 0 {
             let actual = format!("at byte {} of its memory", self.offset);
-            return Err(Error::layout(op, "self", actual, format!("{dtype} elements start at multiples of {to} bytes")));
+            return Err(Error::layout(
+                op,
+                "self",
+                actual,
+                format!("{dtype} elements start at multiples of {to} bytes"),
+            ));
         }
         let last = self.shape.last().copied().unwrap_or(1);
         let bytes = last.checked_mul(from).filter(|bytes| bytes % to == 0 && (from == to || self.rank() > 0));
@@ -306,7 +313,7 @@ impl Tensor {
             *extent = bytes / to;
         }
         view.strides = contiguous(&view.shape);
-        Ok(view)
+        Ok(view.placed())
     }
 
     /// Axes of extent 1 repeated, and new axes in front, without copying.
@@ -494,6 +501,9 @@ impl Tensor {
     }
 
     fn find_repeats(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let mut axes: SmallVec<[(usize, usize); 4]> =
             self.shape.iter().zip(&self.strides).filter(|&(&d, _)| d > 1).map(|(&d, &s)| (s, d)).collect();
         axes.sort_unstable();

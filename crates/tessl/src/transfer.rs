@@ -7,6 +7,9 @@ use crate::tensor::{Tensor, to_usize};
 /// Pieces of one staging buffer, at most.
 const STAGING_BYTES: u64 = 64 << 20;
 
+/// Bytes that the host reads before it lets waiting commands pass.
+const HELD_BYTES: usize = 4 << 20;
+
 /// Calls `f(byte offset of a contiguous run in the tensor's memory, byte offset in row-major host order, bytes)`.
 fn for_runs(tensor: &Tensor, mut f: impl FnMut(u64, usize, usize)) {
     let size = tensor.dtype().size();
@@ -48,17 +51,9 @@ pub(crate) fn read(tensor: &Tensor, op: &'static str, out: &mut [u8]) -> Result<
         return Ok(());
     }
     let rt = tensor.runtime();
-    rt.wait_for(tensor, Access::Read, op)?;
     let host = tensor.memory().raw().host;
     if !host.is_null() {
-        for_runs(tensor, |at, to, bytes| {
-            // SAFETY: the view was bounds-checked against its allocation, which is mapped; its writers have finished,
-            // and a new one would have to be encoded while this call borrows the tensor's runtime on this thread, or
-            // is ordered by the caller as for any host access.
-            let from = unsafe { std::slice::from_raw_parts(host.add(to_usize(at)), bytes) };
-            out[to..to + bytes].copy_from_slice(from);
-        });
-        return Ok(());
+        return read_mapped(tensor, op, host, out);
     }
     // Not mapped: the span comes through staging memory on a stream of its own, then is taken apart on the host.
     let span = tensor.span_bytes();
@@ -87,6 +82,39 @@ pub(crate) fn read(tensor: &Tensor, op: &'static str, out: &mut [u8]) -> Result<
         });
     }
     Ok(())
+}
+
+/// The host reads mapped memory itself. While it does, no command on this memory can be encoded; the memory is let go
+/// between pieces, so that a long read does not hold up other threads.
+fn read_mapped(tensor: &Tensor, op: &'static str, host: *const u8, out: &mut [u8]) -> Result<()> {
+    let mut held = None;
+    let mut left = 0;
+    let mut outcome = Ok(());
+    for_runs(tensor, |at, to, bytes| {
+        let mut done = 0;
+        while done < bytes && outcome.is_ok() {
+            if left == 0 {
+                held = None;
+                match tensor.runtime().host_access(tensor, Access::Read, op) {
+                    Ok(hazards) => held = Some(hazards),
+                    Err(error) => {
+                        outcome = Err(error);
+                        return;
+                    }
+                }
+                left = HELD_BYTES;
+            }
+            let piece = (bytes - done).min(left);
+            debug_assert!(held.is_some());
+            // SAFETY: the view was bounds-checked against its allocation, which is mapped. Its writers have finished,
+            // and holding the hazards keeps new ones from being encoded.
+            let from = unsafe { std::slice::from_raw_parts(host.add(to_usize(at) + done), piece) };
+            out[to + done..to + done + piece].copy_from_slice(from);
+            done += piece;
+            left -= piece;
+        }
+    });
+    outcome
 }
 
 /// Copies `data` into the tensor through staging memory, ordered on `stream` (or the default one).

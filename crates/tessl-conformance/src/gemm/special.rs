@@ -128,8 +128,15 @@ fn empty_axes(env: &Env, v: Variant) -> Result<(), String> {
         expect(env, "k = 0", &got, |_, x| x == 0.0)?;
         let got = product(env, v, [m, n, 0], |_, _| 1.0, |_, _| 1.0, Epilogue { beta: 2.0, ..plain }, 3.0)?;
         expect(env, "k = 0, beta = 2", &got, |_, x| x == 6.0)?;
-        let got =
-            product(env, v, [m, n, 0], |_, _| 1.0, |_, _| 1.0, Epilogue { beta: 1.0, ..activated(Activation::Relu) }, -3.0)?;
+        let got = product(
+            env,
+            v,
+            [m, n, 0],
+            |_, _| 1.0,
+            |_, _| 1.0,
+            Epilogue { beta: 1.0, ..activated(Activation::Relu) },
+            -3.0,
+        )?;
         expect(env, "k = 0, relu", &got, |_, x| x == 0.0)?;
     }
     Ok(())

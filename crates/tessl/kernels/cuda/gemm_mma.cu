@@ -12,6 +12,12 @@
 //
 // VEC_A, VEC_B: bytes per copy that alignment allows: 16, 8, 4 by cp.async; 2 by guarded loads with any strides.
 
+// Compiled by scripts/nvrtc_check.py; the tests of device/cuda compile every row of the table.
+// variant: TILE=0 STAGES=4 A_ROWS=1 B_ROWS=1 VEC_A=16 VEC_B=16
+// variant: TILE=1 STAGES=3 A_ROWS=0 B_ROWS=0 VEC_A=16 VEC_B=2
+// variant: TILE=2 STAGES=4 A_ROWS=1 B_ROWS=0 VEC_A=8 VEC_B=4
+// variant: TILE=3 STAGES=2 A_ROWS=0 B_ROWS=1 VEC_A=2 VEC_B=16
+
 FCONST(uint, TILE, 0);
 FCONST(uint, STAGES, 1);
 FCONST(bool, A_ROWS, 2);

@@ -11,6 +11,10 @@
 //
 // VEC_A, VEC_B: bytes per load that alignment allows: 16, or 4 for guarded loads with any strides.
 
+// Compiled by scripts/nvrtc_check.py; the tests of device/cuda compile every row of the table.
+// variant: TILE=0 A_ROWS=1 B_ROWS=1 VEC_A=16 VEC_B=16
+// variant: TILE=1 A_ROWS=0 B_ROWS=0 VEC_A=4 VEC_B=16
+
 FCONST(uint, TILE, 0);
 FCONST(bool, A_ROWS, 1);
 FCONST(bool, B_ROWS, 2);

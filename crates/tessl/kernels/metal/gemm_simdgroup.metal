@@ -121,6 +121,22 @@ KERNEL(gemm_simd_f32_f32, 128, IN(float, a, 0), IN(float, b, 1), OUT(float, c, 2
   gemm_tile<float, float>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
+KERNEL(gemm_simd_f32_bf16, 128, IN(float, a, 0), IN(float, b, 1), OUT(bfloat, c, 2), IN(float, bias, 3),
+       ARGS(GemmArgs, p, 4)) {
+  TG(float, a_tile, TILE_M * A_PITCH_32);
+  TG(float, b_tile, TILE_K * B_PITCH_32);
+  TG(float, strips, 4 * STRIP);
+  gemm_tile<float, bfloat>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(gemm_simd_f32_f16, 128, IN(float, a, 0), IN(float, b, 1), OUT(half, c, 2), IN(float, bias, 3),
+       ARGS(GemmArgs, p, 4)) {
+  TG(float, a_tile, TILE_M * A_PITCH_32);
+  TG(float, b_tile, TILE_K * B_PITCH_32);
+  TG(float, strips, 4 * STRIP);
+  gemm_tile<float, half>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
 KERNEL(gemm_simd_bf16_f32, 128, IN(bfloat, a, 0), IN(bfloat, b, 1), OUT(float, c, 2), IN(float, bias, 3),
        ARGS(GemmArgs, p, 4)) {
   TG(bfloat, a_tile, TILE_M * A_PITCH_16);
@@ -137,12 +153,28 @@ KERNEL(gemm_simd_bf16_bf16, 128, IN(bfloat, a, 0), IN(bfloat, b, 1), OUT(bfloat,
   gemm_tile<bfloat, bfloat>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
+KERNEL(gemm_simd_bf16_f16, 128, IN(bfloat, a, 0), IN(bfloat, b, 1), OUT(half, c, 2), IN(float, bias, 3),
+       ARGS(GemmArgs, p, 4)) {
+  TG(bfloat, a_tile, TILE_M * A_PITCH_16);
+  TG(bfloat, b_tile, TILE_K * B_PITCH_16);
+  TG(float, strips, 4 * STRIP);
+  gemm_tile<bfloat, half>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
 KERNEL(gemm_simd_f16_f32, 128, IN(half, a, 0), IN(half, b, 1), OUT(float, c, 2), IN(float, bias, 3),
        ARGS(GemmArgs, p, 4)) {
   TG(half, a_tile, TILE_M * A_PITCH_16);
   TG(half, b_tile, TILE_K * B_PITCH_16);
   TG(float, strips, 4 * STRIP);
   gemm_tile<half, float>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(gemm_simd_f16_bf16, 128, IN(half, a, 0), IN(half, b, 1), OUT(bfloat, c, 2), IN(float, bias, 3),
+       ARGS(GemmArgs, p, 4)) {
+  TG(half, a_tile, TILE_M * A_PITCH_16);
+  TG(half, b_tile, TILE_K * B_PITCH_16);
+  TG(float, strips, 4 * STRIP);
+  gemm_tile<half, bfloat>(a, b, c, bias, p, a_tile, b_tile, strips, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(gemm_simd_f16_f16, 128, IN(half, a, 0), IN(half, b, 1), OUT(half, c, 2), IN(float, bias, 3),

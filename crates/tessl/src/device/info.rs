@@ -101,8 +101,15 @@ impl Device {
         Device { repr: Repr::Null(profile.to_owned()) }
     }
 
-    /// The best device present: metal, then cuda, then the CPU.
+    /// The best device present: metal, then cuda, then the CPU. Libraries are looked for as
+    /// [`RuntimeOptions`] says by default.
     pub fn best() -> Self {
+        Self::best_for(&RuntimeOptions::new())
+    }
+
+    /// The best device that a runtime with these options could use.
+    pub(crate) fn best_for(options: &RuntimeOptions) -> Self {
+        cuda::remember(options);
         [Device::metal(0), Device::cuda(0)].into_iter().find(|d| d.info().missing.is_none()).unwrap_or_else(Device::cpu)
     }
 

@@ -145,9 +145,8 @@ impl<'a> Gemm<'a> {
         if self.b.dtype() != input {
             return Err(Error::DType { op: OP, operand: "b", actual: self.b.dtype(), expected: "the dtype of `a`" });
         }
-        if output != DType::F32 && output != input {
-            let expected = if input == DType::F32 { "f32" } else { "f32 or the dtype of `a`" };
-            return Err(Error::DType { op: OP, operand: "c", actual: output, expected });
+        if !output.is_float() {
+            return Err(Error::DType { op: OP, operand: "c", actual: output, expected: "f32, bf16 or f16" });
         }
         Ok((input, output))
     }

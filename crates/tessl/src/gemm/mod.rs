@@ -118,7 +118,7 @@ pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, e
 /// | --- | --- | --- |
 /// | A | `[m, k]` or `[batch, m, k]` | f32, bf16, f16 |
 /// | B | `[k, n]` or `[batch, k, n]` | A's |
-/// | C | `[m, n]` or `[batch, m, n]` | f32; or A's 16-bit type |
+/// | C | `[m, n]` or `[batch, m, n]` | f32, bf16, f16 |
 /// | bias | `[n]`, one value per column | f32 or C's |
 ///
 /// Products accumulate in f32. An operand with two axes, or a batch axis of 1 or of stride 0, serves the whole batch.

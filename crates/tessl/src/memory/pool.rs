@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::stream::Hazards;
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Small requests are rounded up to this, so that every tensor starts on its own cache lines.
 const GRANULE: u64 = 256;
@@ -21,6 +22,10 @@ pub(crate) struct Memory {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
     limit: u64,
+    /// One identity for everything imported: ranges may overlap in any way, and rectangles tell them apart.
+    external: Arc<Mutex<Hazards>>,
+    /// Streams that have failed and not been recovered; while there are none, encoding need not look for them.
+    failed_streams: AtomicUsize,
 }
 
 struct State {
@@ -29,8 +34,6 @@ struct State {
     stats: MemoryStats,
     cache_bytes: u64,
     cache_count: u64,
-    /// Hazard lists of imported ranges, so that overlapping imports share one.
-    external: Vec<(u64, u64, Weak<Mutex<Hazards>>)>,
 }
 
 /// The bytes really taken for a request.
@@ -44,14 +47,14 @@ fn capacity_of(bytes: u64) -> Option<u64> {
 
 impl Memory {
     pub(crate) fn new(backend: Arc<dyn Backend>, limit: Option<u64>, cache_bytes: u64, cache_count: u64) -> Arc<Self> {
-        let state = State {
-            cache: BTreeMap::new(),
-            stats: MemoryStats::default(),
-            cache_bytes,
-            cache_count,
-            external: Vec::new(),
-        };
-        Arc::new(Memory { backend, state: Mutex::new(state), limit: limit.unwrap_or(u64::MAX) })
+        let state = State { cache: BTreeMap::new(), stats: MemoryStats::default(), cache_bytes, cache_count };
+        Arc::new(Memory {
+            backend,
+            state: Mutex::new(state),
+            limit: limit.unwrap_or(u64::MAX),
+            external: Arc::default(),
+            failed_streams: AtomicUsize::new(0),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -172,21 +175,27 @@ impl Memory {
         }
     }
 
+    pub(crate) fn has_failed_streams(&self) -> bool {
+        self.failed_streams.load(Ordering::Acquire) > 0
+    }
+
+    /// A stream has failed (true) or been recovered.
+    pub(crate) fn count_failed_stream(&self, failed: bool) {
+        if failed {
+            self.failed_streams.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.failed_streams.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// Counts memory that is left to the device for good.
     pub(crate) fn count_leak(&self, bytes: u64) {
         self.state().stats.leaked += bytes;
     }
 
-    /// Imports memory of the caller's; ranges that overlap share one hazard identity.
+    /// Imports memory of the caller's; all of it shares one hazard identity.
     pub(crate) fn import(self: &Arc<Self>, raw: RawMemory, keep_alive: Box<dyn Any + Send + Sync>) -> Arc<Allocation> {
-        let mut state = self.state();
-        state.external.retain(|(_, _, hazards)| hazards.strong_count() > 0);
-        let (start, end) = (raw.device, raw.device + raw.bytes);
-        let shared = state.external.iter().find(|(s, e, _)| *s < end && start < *e).and_then(|(_, _, h)| h.upgrade());
-        let hazards = shared.unwrap_or_default();
-        state.external.push((start, end, Arc::downgrade(&hazards)));
-        drop(state);
-        Arc::new(Allocation::external(raw, keep_alive, self.clone(), hazards))
+        Arc::new(Allocation::external(raw, keep_alive, self.clone(), self.external.clone()))
     }
 
     /// Gives all cached memory back to the device.

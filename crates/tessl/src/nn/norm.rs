@@ -164,7 +164,9 @@ impl<'a> RmsNorm<'a> {
         if let Some(&(extent, ..)) = rows.iter().find(|r| rows.len() > 1 && r.0 as u64 > limit) {
             return Err(too_large("an extent", extent));
         }
-        let count: u64 = x.shape()[..x.rank() - 1].iter().map(|&d| d as u64).product();
+        let outer = &x.shape()[..x.rank() - 1];
+        // The other extents of an empty view may be too large to multiply.
+        let count: u64 = if outer.contains(&0) { 0 } else { outer.iter().map(|&d| d as u64).product() };
         if count > MAX_ROWS {
             return Err(Error::TooLarge { op: OP, what: "the number of rows", value: count, limit: MAX_ROWS });
         }

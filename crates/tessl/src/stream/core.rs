@@ -158,29 +158,24 @@ impl StreamCore {
         lock(&self.pending).next_seq - 1
     }
 
-    /// Takes a command. `by_default` marks calls that did not name their stream, which a capture refuses.
-    pub(crate) fn encode(&self, encoded: Encoded<'_>, by_default: bool) -> Result<()> {
+    /// Takes a command: into the tape of an open capture, else into the pending batch.
+    pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
         let mut pending = lock(&self.pending);
         pending.check_usable(encoded.label)?;
         let is_kernel = matches!(encoded.work, Work::Kernel { .. });
         if let Some(tape) = &mut pending.tape {
-            if by_default {
-                return Err(Error::Capture {
-                    op: encoded.label,
-                    reason: "the stream is capturing; inside a capture use run_on with the stream that the closure receives",
-                });
-            }
             if encoded.bindings.iter().any(|b| b.memory.kind() == BufferKind::Bump) {
                 return Err(Error::Capture {
                     op: encoded.label,
                     reason: "a graph outlives the step of a Bump tensor; use Hot or Cold memory",
                 });
             }
+            // Recorded, not launched: replays count.
             tape.record(encoded);
-        } else {
-            let (seq, barrier) = self.order(&mut pending, &encoded.bindings, encoded.label)?;
-            pending.open_segment().batch.push(encoded, seq, barrier);
+            return Ok(());
         }
+        let (seq, barrier) = self.order(&mut pending, &encoded.bindings, encoded.label)?;
+        pending.open_segment().batch.push(encoded, seq, barrier);
         if is_kernel {
             self.dispatches.fetch_add(1, Ordering::Relaxed);
         }
@@ -216,6 +211,13 @@ impl StreamCore {
     fn order(&self, pending: &mut Pending, bindings: &[Binding], label: &'static str) -> Result<(u64, bool)> {
         let _order = lock(&self.order);
         let seq = pending.next_seq;
+        // Looked for before anything is registered: a refused command leaves no trace.
+        if self.memory.has_failed_streams() {
+            let needs = |b: &Binding| b.memory.hazards().needs_failed(b.identity_rect());
+            if bindings.iter().any(needs) {
+                return Err(Error::Poisoned { op: label, failed: "a command whose results this one needs" });
+            }
+        }
         let mut conflicts = Conflicts { waits: std::mem::take(&mut pending.waits), ..Conflicts::default() };
         for binding in bindings {
             binding.memory.hazards().register(
@@ -226,9 +228,6 @@ impl StreamCore {
                 pending.last_barrier,
                 &mut conflicts,
             );
-        }
-        if conflicts.failed {
-            return Err(Error::Poisoned { op: label, failed: "a command whose results this one needs" });
         }
         if !conflicts.waits.is_empty() || !pending.has_open_segment() {
             pending.close_segment();
@@ -345,6 +344,7 @@ impl StreamCore {
             tracing::error!(target: "tessl::stream", %error, "a stream failed");
             pending.failure = Some(Failure { scope: error.scope(), error: Some(error), label });
             self.progress.failed_from.fetch_min(first, Ordering::AcqRel);
+            self.memory.count_failed_stream(true);
         }
     }
 
@@ -391,8 +391,10 @@ impl StreamCore {
             return Err(failure.error.take().unwrap_or(Error::Poisoned { op: "Stream::recover", failed: label }));
         }
         waited?;
-        pending.failure = None;
-        self.progress.failed_from.store(u64::MAX, Ordering::Release);
+        if pending.failure.take().is_some() {
+            self.progress.failed_from.store(u64::MAX, Ordering::Release);
+            self.memory.count_failed_stream(false);
+        }
         Ok(())
     }
 

@@ -89,11 +89,15 @@ pub(crate) struct Conflicts {
     pub(crate) barrier: bool,
     /// Commands of other streams.
     pub(crate) waits: Waits,
-    /// A stream whose results are needed has failed.
-    pub(crate) failed: bool,
 }
 
 impl Hazards {
+    /// Whether an access of `rect` meets what a failed command should have written.
+    pub(crate) fn needs_failed(&self, rect: Rect) -> bool {
+        let failed = |e: &Entry| e.access == Access::Write && e.progress.has_failed(e.seq);
+        self.entries.iter().any(|e| failed(e) && e.rect.overlaps(&rect))
+    }
+
     /// Records an access and collects what it conflicts with. `last_barrier` is the last command of this stream that
     /// a barrier has already ordered before everything that follows.
     pub(crate) fn register(
@@ -117,9 +121,7 @@ impl Hazards {
             if reads_only || !entry.rect.overlaps(&rect) {
                 continue;
             }
-            if entry.progress.has_failed(entry.seq) && entry.access == Access::Write {
-                conflicts.failed = true;
-            } else if same_stream {
+            if same_stream {
                 conflicts.barrier |= entry.seq > last_barrier;
             } else if !entry.progress.is_done(entry.seq) {
                 add_wait(&mut conflicts.waits, &entry.progress, entry.seq);
@@ -157,11 +159,12 @@ impl Hazards {
     }
 
     /// The unfinished commands that a host access of `rect` must wait for.
-    pub(crate) fn host_access(&mut self, access: Access, rect: Rect) -> Waits {
+    pub(crate) fn host_access(&self, access: Access, rect: Rect) -> Waits {
         let mut waits = Waits::new();
         for entry in &self.entries {
             let reads_only = entry.access == Access::Read && access == Access::Read;
-            if !reads_only && entry.rect.overlaps(&rect) {
+            let settled = entry.progress.is_done(entry.seq) && !entry.progress.has_failed(entry.seq);
+            if !reads_only && !settled && entry.rect.overlaps(&rect) {
                 add_wait(&mut waits, &entry.progress, entry.seq);
             }
         }

@@ -8,6 +8,7 @@
 //! taken while one's own is held, and a segment that waits for another stream starts with the command that waits:
 //! dependencies between segments therefore point backwards in the one order and cannot form a cycle.
 
+mod capturing;
 mod command;
 mod core;
 mod event;
@@ -15,6 +16,7 @@ mod graph;
 mod hazard;
 
 pub(crate) use self::core::{StreamCore, StreamLimits, copy};
+pub(crate) use capturing::refuse_default;
 pub(crate) use command::Encoded;
 pub use command::{ARGS_ALIGN, Access, Batch, Binding, Command, MAX_ARGS, Rect, Work};
 pub use event::{Event, Ticket};
@@ -135,12 +137,14 @@ impl Stream {
     /// Records the commands that `encode` gives to this stream, without executing them.
     ///
     /// The graph keeps every buffer alive and owns its scratch memory. Values that change between replays belong in
-    /// device buffers. Use `run_on` inside: `run()` on the captured stream is a typed error.
+    /// device buffers. Use `run_on` inside: whatever goes to the runtime's default stream (`run()`, `write()`, `zeros()`)
+    /// would be executed once, now, and not be part of the graph, so it is a typed error there.
     ///
     /// # Errors
     /// What `encode` returns (nothing is kept then), `Capture` when this stream is capturing already.
     pub fn capture(&mut self, encode: impl FnOnce(&mut Stream) -> Result<()>) -> Result<Graph> {
         self.core.begin_capture()?;
+        let _marker = capturing::enter(&self.rt);
         let guard = CaptureGuard { core: &self.core.clone() };
         let outcome = encode(self);
         let tape = guard.core.end_capture();
@@ -190,7 +194,7 @@ impl Stream {
     }
 
     pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
-        self.core.encode(encoded, false)
+        self.core.encode(encoded)
     }
 }
 
@@ -256,7 +260,7 @@ impl<'a> Binder<'a> {
         self
     }
 
-    /// Threads of a threadgroup (32 by default).
+    /// Threads of a threadgroup (by default 32, or what the device allows: CPU kernels have 1).
     pub fn threads(&mut self, threads: u32) -> &mut Self {
         self.threads = Some(threads);
         self
@@ -274,8 +278,8 @@ impl<'a> Binder<'a> {
             if value > limit { Err(Error::TooLarge { op, what, value, limit }) } else { Ok(()) }
         };
         let grid = self.grid.unwrap_or([1, 1, 1]);
-        let threads = self.threads.unwrap_or(32);
         let profile = stream.rt.profile();
+        let threads = self.threads.unwrap_or_else(|| profile.max_threads.min(32));
         limit("the argument block in bytes", self.args.len() as u64, MAX_ARGS as u64)?;
         limit("the number of threads", threads.into(), profile.max_threads.into())?;
         limit("the grid along x", grid[0].into(), profile.max_grid.into())?;

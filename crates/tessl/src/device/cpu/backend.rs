@@ -54,7 +54,8 @@ impl Kernels {
         let taken = |name: &str, before: &[(String, KernelFn)]| {
             kernels.iter().any(|k| k.name == name) || before.iter().any(|(n, _)| n == name)
         };
-        if let Some((_, (name, _))) = added.iter().enumerate().find(|(i, (name, _))| taken(name, &added[..*i])) {
+        if let Some((i, (name, _))) = added.iter().enumerate().find(|(i, (name, _))| taken(name, &added[..*i])) {
+            debug_assert!(i < added.len());
             let name = name.as_str().into();
             return Err(Error::Name { op: "add_library", what: "kernel", name, taken: true });
         }
@@ -74,14 +75,6 @@ struct CpuBackend {
 /// What this processor is.
 pub(crate) fn info() -> DeviceInfo {
     describe(isa::detect())
-}
-
-/// The CPU at its best, with all hardware threads.
-///
-/// # Errors
-/// None today; the signature is that of every device.
-pub(crate) fn open() -> Result<Arc<dyn Backend>> {
-    open_with(None, None)
 }
 
 /// The CPU held to an instruction set, a number of threads, or both.

@@ -59,7 +59,7 @@ pub(super) unsafe fn widen<S: Simd>(src: *const u8, dtype: DType, dst: *mut f32,
                     *dst.add(i) = element(src.add(2 * i), DType::Bf16);
                 }
             }
-            _ => std::ptr::copy_nonoverlapping(src, dst.cast(), 4 * n),
+            _ => copy::<S>(src.cast(), dst, n),
         }
     }
 }
@@ -87,7 +87,22 @@ pub(super) unsafe fn narrow<S: Simd>(src: *const f32, dst: *mut u8, dtype: DType
                     dst.cast::<u16>().add(i).write_unaligned(bf16_bits(*src.add(i)));
                 }
             }
-            _ => std::ptr::copy_nonoverlapping(src.cast(), dst, 4 * n),
+            _ => copy::<S>(src, dst.cast(), n),
+        }
+    }
+}
+
+/// Rows of a tile are too short for a call of memcpy.
+#[inline(always)]
+unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, n: usize) {
+    let whole = n - n % S::LANES;
+    // SAFETY: forwarded.
+    unsafe {
+        for i in (0..whole).step_by(S::LANES) {
+            S::store(dst.add(i), S::load(src.add(i)));
+        }
+        for i in whole..n {
+            dst.add(i).write_unaligned(src.add(i).read_unaligned());
         }
     }
 }

@@ -19,7 +19,7 @@ mod simd;
 mod tables;
 mod workspace;
 
-pub(crate) use backend::{info, open, open_with};
+pub(crate) use backend::{info, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
 pub use plan::{gemm_rows, plan};
 pub use pool::Pool;

@@ -60,7 +60,7 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
             let tile = packed_tile(d, row);
             let padded_k = u64::from(d.k).next_multiple_of(u64::from(g.step));
             let panel = padded_k * u64::from(g.cols * g.bytes);
-            let whole = u64::from(d.n.div_ceil(g.cols)) * panel;
+            let whole = u64::from(d.n.div_ceil(g.cols)).saturating_mul(panel);
             let one_tile = u64::from(tile[1] / g.cols) * panel;
             match kernel {
                 Kernel::PackedLocal => {
@@ -75,7 +75,6 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
     };
     let tiles = [d.m.div_ceil(tile[0]), d.n.div_ceil(tile[1]), d.batch];
     let name = format!("{prefix}_{}_{}_{}", d.input, d.output, suffix(row.isa));
-    let exact = d.precision == Precision::Exact || d.input != DType::F32;
     Ok(Plan {
         kernel: KernelKey::builtin("gemm", name),
         tile,
@@ -86,7 +85,8 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         split: 1,
         shared_bytes: 0,
         scratch_bytes,
-        reason: if exact { row.name } else { row.name_inexact },
+        precision: Precision::Exact,
+        reason: row.name,
     })
 }
 
@@ -139,6 +139,7 @@ fn rms_norm(d: &RmsNormDesc, isa: Isa) -> Result<Plan> {
         split: 1,
         shared_bytes: 0,
         scratch_bytes: 0,
+        precision: Precision::Exact,
         reason: "rows: chunks of about 16 Ki elements",
     })
 }

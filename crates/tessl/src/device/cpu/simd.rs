@@ -59,6 +59,21 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
+    /// The same for a line that will be written.
+    #[inline(always)]
+    unsafe fn prefetch_write(_p: *const u8) {}
+
+    /// Stores `LANES` elements past the caches where the instruction set can; `p` is aligned to the register.
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: Self::V) {
+        // SAFETY: forwarded.
+        unsafe { Self::store(p, v) }
+    }
+
+    /// Orders earlier `stream`s before later stores.
+    #[inline(always)]
+    unsafe fn stream_end() {}
+
     /// The sum of the lanes, in a fixed order.
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {

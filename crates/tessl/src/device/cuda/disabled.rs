@@ -34,3 +34,6 @@ pub(crate) fn info(index: u32) -> DeviceInfo {
 pub(crate) fn open(index: u32, _options: &crate::RuntimeOptions) -> Result<Arc<dyn Backend>> {
     Err(Error::unavailable(format!("cuda:{index}"), REASON, Some(HELP.to_owned())))
 }
+
+/// There is nothing to look for.
+pub(crate) fn remember(_options: &crate::RuntimeOptions) {}

@@ -48,7 +48,9 @@ mod source;
 mod status;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use disabled::{enumerate, info, open};
+pub(crate) use disabled::{enumerate, info, open, remember};
+#[cfg(feature = "cuda")]
+pub(crate) use paths::remember;
 pub use plan::plan;
 #[cfg(feature = "cuda")]
 pub(crate) use probe::{enumerate, info, open};

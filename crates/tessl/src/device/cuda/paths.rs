@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 static LIBRARY: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Keeps a runtime's choice for calls that have no options, such as listing devices.
-pub(super) fn remember(options: &RuntimeOptions) {
+pub(crate) fn remember(options: &RuntimeOptions) {
     if let Some(path) = &options.cuda_lib {
         *LIBRARY.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
     }

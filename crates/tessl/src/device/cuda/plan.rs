@@ -41,8 +41,7 @@ fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
             }
             Ok(GemmKernel::Mma)
         }
-        DType::F32 if output.is_float() && desc.precision == Precision::Exact => Ok(GemmKernel::Simt),
-        DType::F32 if output.is_float() => unsupported(format!("f32 with precision {:?}", desc.precision)),
+        DType::F32 if output.is_float() => Ok(GemmKernel::Simt),
         _ => unsupported(format!("{input} x {input} -> {output}")),
     }
 }
@@ -84,6 +83,7 @@ fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         split: 1,
         shared_bytes: row.shared_bytes(),
         scratch_bytes: 0,
+        precision: Precision::Exact,
         reason: row.reason,
     })
 }
@@ -141,6 +141,7 @@ fn plan_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
         split: 1,
         shared_bytes: 0,
         scratch_bytes: 0,
+        precision: Precision::Exact,
         reason: row.reason,
     })
 }

@@ -124,7 +124,8 @@ fn problems_without_a_kernel_are_refused() {
         matches!(plan(&Desc::Gemm(desc), device), Err(Error::Unsupported { device: "cuda", .. }))
     };
     let h200 = profile("h200");
-    assert!(refused(GemmDesc { precision: Precision::Split, ..gemm(64, 64, DType::F32) }, h200));
+    let split = plan(&Desc::Gemm(GemmDesc { precision: Precision::Split, ..gemm(64, 64, DType::F32) }), h200).unwrap();
+    assert_eq!(split.precision, Precision::Exact);
     assert!(refused(gemm(64, 64, DType::I8), h200));
     assert!(refused(GemmDesc { bias: Bias::Column(DType::F16), ..gemm(64, 64, DType::F32) }, h200));
     let turing = DeviceProfile { compute_capability: 75, ..h200.clone() };

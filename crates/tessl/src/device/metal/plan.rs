@@ -4,7 +4,7 @@ use super::tables::gemm_rows;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gemm::{Bias, GemmDesc};
+use crate::gemm::{Bias, GemmDesc, Precision};
 use crate::nn::RmsNormDesc;
 use crate::plan::{Desc, KernelKey, Plan};
 
@@ -54,6 +54,7 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         split: 1,
         shared_bytes: 0,
         scratch_bytes: 0,
+        precision: Precision::Exact,
         reason: row.reason,
     })
 }
@@ -73,6 +74,7 @@ fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Plan {
         split: 1,
         shared_bytes: 0,
         scratch_bytes: 0,
+        precision: Precision::Exact,
         reason: if vec { "one threadgroup a row, 16-byte accesses" } else { "one threadgroup a row, scalar accesses" },
     }
 }

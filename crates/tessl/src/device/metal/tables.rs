@@ -53,9 +53,13 @@ const fn simd(input: DType, output: DType, kernel: &'static str) -> GemmRow {
 
 const GEMM: &[GemmRow] = &[
     simd(DType::F32, DType::F32, "gemm_simd_f32_f32"),
+    simd(DType::F32, DType::Bf16, "gemm_simd_f32_bf16"),
+    simd(DType::F32, DType::F16, "gemm_simd_f32_f16"),
     simd(DType::Bf16, DType::F32, "gemm_simd_bf16_f32"),
     simd(DType::Bf16, DType::Bf16, "gemm_simd_bf16_bf16"),
+    simd(DType::Bf16, DType::F16, "gemm_simd_bf16_f16"),
     simd(DType::F16, DType::F32, "gemm_simd_f16_f32"),
+    simd(DType::F16, DType::Bf16, "gemm_simd_f16_bf16"),
     simd(DType::F16, DType::F16, "gemm_simd_f16_f16"),
 ];
 

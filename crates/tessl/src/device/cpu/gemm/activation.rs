@@ -23,7 +23,7 @@ pub(in super::super) fn activate(row: &mut [f32], activation: Activation) {
 #[inline(always)]
 fn gelu_tanh_argument(x: f32) -> f32 {
     /// 2 sqrt(2 / pi).
-    const SCALE: f32 = 1.595_769_1;
+    const SCALE: f32 = 1.595_769;
     SCALE * (x + 0.044715 * x * x * x)
 }
 
@@ -45,24 +45,26 @@ fn gelu(x: f32) -> f32 {
     if x == f32::NEG_INFINITY { -0.0 } else { y }
 }
 
-/// erfc for z >= 0: t exp(-z^2 + P(t)) with t = 1 / (1 + z / 2). Relative error of the formula 1.2e-7.
+/// erfc for z >= 0: t exp(-z^2 + P(t)) with t = 1 / (1 + z / 2). P is our own fit (smallest largest error on Chebyshev
+/// points, coefficients rounded to f32): relative error of the formula 6e-8 up to z = 9.5.
 #[inline(always)]
 fn erfc(z: f32) -> f32 {
-    const P: [f32; 10] = [
-        -1.265_512_2,
-        1.000_023_7,
-        0.374_091_96,
-        0.096_784_18,
-        -0.186_288_06,
-        0.278_868_07,
-        -1.135_203_98,
-        1.488_515_87,
-        -0.822_152_23,
-        0.170_872_77,
+    const P: [f32; 11] = [
+        -1.265_579_8,
+        1.001_847,
+        0.353_027_73,
+        0.233_272_3,
+        -0.735_175_85,
+        1.713_298_1,
+        -3.611_157_7,
+        4.287_525_7,
+        -2.813_907,
+        0.979_719_3,
+        -0.142_869_9,
     ];
     let t = 1.0 / (1.0 + 0.5 * z);
-    let mut p = P[9];
-    for c in P[..9].iter().rev() {
+    let mut p = P[10];
+    for c in P[..10].iter().rev() {
         p = p * t + c;
     }
     t * exp(p - z * z)
@@ -100,9 +102,9 @@ fn power_of_two(n: i32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every 1009th bit pattern.
+    /// Every 8009th bit pattern.
     fn samples() -> impl Iterator<Item = f32> {
-        (0..u32::MAX).step_by(1009).map(f32::from_bits).filter(|x| x.is_finite())
+        (0..u32::MAX).step_by(8009).map(f32::from_bits).filter(|x| x.is_finite())
     }
 
     fn one(x: f32, activation: Activation) -> f32 {

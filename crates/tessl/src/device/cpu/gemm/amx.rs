@@ -5,7 +5,7 @@
 
 use super::super::simd::{Avx512, Simd, Task};
 use super::micro::{Micro, Panel, Side};
-use super::pack::{Source, transpose};
+use super::pack::{AHEAD, Source, transpose};
 use crate::dtype::DType;
 use std::arch::asm;
 
@@ -18,6 +18,8 @@ const STEP: usize = 32;
 const LANES: usize = 16;
 /// Words (pairs of steps) of one row of a tile.
 const WORDS: usize = 16;
+/// Tile products whose rows of A are copied together.
+const RUN: usize = 4;
 /// Bytes of one tile.
 const TILE: usize = 1024;
 
@@ -66,7 +68,7 @@ impl Micro for AmxTile {
 
     #[inline(always)]
     unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool) {
-        debug_assert!(steps % STEP == 0);
+        debug_assert!(steps.is_multiple_of(STEP));
         if steps == 0 {
             if first {
                 // SAFETY: forwarded.
@@ -131,7 +133,14 @@ impl Task for Pack {
         let p = self.0;
         debug_assert!(p.source.dtype == DType::Bf16);
         let mut dst = p.dst;
-        for step in (0..p.steps).step_by(STEP) {
+        let mut first = 0;
+        if p.side == Side::A && p.source.step == 1 && p.lanes == 2 * LANES {
+            first = p.steps - p.steps % (RUN * STEP);
+            // SAFETY: forwarded.
+            unsafe { runs_of_rows(&p, first) };
+            dst = dst.wrapping_add(first * 2 * LANES * 2);
+        }
+        for step in (first..p.steps).step_by(STEP) {
             for lane in [0, LANES] {
                 let lanes = p.lanes.saturating_sub(lane).min(LANES);
                 let steps = STEP.min(p.steps - step);
@@ -139,6 +148,24 @@ impl Task for Pack {
                 unsafe {
                     tile::<S>(p.source, p.side, p.first_lane + lane, lanes, p.first_step + step, steps, dst.cast());
                     dst = dst.add(TILE);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of A that lie contiguous: four tiles' worth of a row at a time, because single lines of 32 rows make the cache
+/// fetch more than it can hold.
+#[inline(always)]
+unsafe fn runs_of_rows(p: &Panel, steps: usize) {
+    for step in (0..steps).step_by(RUN * STEP) {
+        for lane in 0..2 * LANES {
+            for i in 0..RUN {
+                // SAFETY: forwarded; a run is RUN lines of 64 bytes.
+                unsafe {
+                    let src = p.source.at(p.first_lane + lane, p.first_step + step + i * STEP).cast::<[f32; 16]>();
+                    let dst = p.dst.add((step / STEP + i) * 2 * TILE + lane * 64).cast::<[f32; 16]>();
+                    dst.write_unaligned(src.read_unaligned());
                 }
             }
         }
@@ -175,6 +202,8 @@ unsafe fn tile<S: Simd>(
                 let low = source.at(first_lane, first_step + 2 * w).cast::<u16>();
                 let high = source.at(first_lane, first_step + 2 * w + 1).cast::<u16>();
                 let row = out.add(w * LANES);
+                S::prefetch(source.at(first_lane, first_step + 2 * w + AHEAD));
+                S::prefetch(source.at(first_lane, first_step + 2 * w + 1 + AHEAD));
                 if 2 * w + 1 == steps {
                     for l in 0..lanes {
                         *row.add(l) = u32::from(low.add(l).read_unaligned());

@@ -8,7 +8,7 @@
 use super::super::call::KernelCall;
 use super::super::simd::Simd;
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
-use super::epilogue::{Epilogue, Tile};
+use super::epilogue::Tile;
 use super::micro::{Micro, Panel, Side};
 use super::operands::Operands;
 use crate::dtype::DType;
@@ -16,6 +16,8 @@ use std::ops::Range;
 
 /// Panels of B that one chunk packs.
 const PACK_PANELS: usize = 4;
+/// Steps along k that it packs before it goes on to the next panel: a multiple of every `Micro::STEP`.
+const PACK_STEPS: usize = 64;
 
 struct Driver<'a> {
     op: &'a Operands,
@@ -130,13 +132,17 @@ impl Driver<'_> {
     /// Packs `panels` of matrix `z`; `first` is the panel at the start of the memory.
     unsafe fn pack_b<M: Micro>(&self, b: PackedB, z: usize, first: usize, panels: Range<usize>) {
         let source = self.op.b(z);
-        for panel in panels {
-            let first_lane = panel * M::COLS;
-            let lanes = M::COLS.min(self.op.n - first_lane);
-            // SAFETY: forwarded; the panel is inside the packed memory.
-            unsafe {
-                let dst = b.base.add((panel - first) * b.panel);
-                M::pack(Panel { source, side: Side::B, first_lane, lanes, first_step: 0, steps: self.op.k, dst });
+        // All panels of a few steps at a time: the pieces of one row of B lie side by side.
+        for first_step in (0..self.op.k).step_by(PACK_STEPS) {
+            let steps = PACK_STEPS.min(self.op.k - first_step);
+            for panel in panels.clone() {
+                let first_lane = panel * M::COLS;
+                let lanes = M::COLS.min(self.op.n - first_lane);
+                // SAFETY: forwarded; the panel is inside the packed memory.
+                unsafe {
+                    let dst = b.base.add((panel - first) * b.panel + first_step * M::COLS * M::BYTES);
+                    M::pack(Panel { source, side: Side::B, first_lane, lanes, first_step, steps, dst });
+                }
             }
         }
     }
@@ -158,26 +164,40 @@ impl Driver<'_> {
                 for (j, col) in columns.clone().step_by(M::COLS).enumerate() {
                     let sums = work.acc().add(j * sums_of_panel);
                     let panel = b.base.add((col / M::COLS - first_panel) * b.panel + start * M::COLS * M::BYTES);
-                    self.products::<M>(work.a(), panel, sums, strips, depth, start == 0);
-                    if last {
+                    let cols = M::COLS.min(columns.end - col);
+                    let mut k = 0;
+                    loop {
+                        let steps = self.tile_k.min(depth - k);
+                        let finished = last && k + steps == depth;
                         for i in 0..strips {
-                            <M::S as Simd>::vectorize(Tile {
-                                epilogue: &epilogue,
-                                sums: sums.add(i * M::ROWS * M::COLS),
-                                ld: M::COLS,
-                                row: row + i * M::ROWS,
-                                col,
-                                rows: M::ROWS.min(rows - i * M::ROWS),
-                                cols: M::COLS.min(columns.end - col),
-                            });
+                            let (row, rows) = (row + i * M::ROWS, M::ROWS.min(rows - i * M::ROWS));
+                            let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES);
+                            let b = panel.add(k * M::COLS * M::BYTES);
+                            let sums = sums.add(i * M::ROWS * M::COLS);
+                            if finished {
+                                epilogue.fetch::<M::S>(row, col, rows, cols);
+                            }
+                            M::tile(steps, a, b, sums, start + k == 0);
+                            if finished {
+                                let epilogue = &epilogue;
+                                M::S::vectorize(Tile { epilogue, sums, ld: M::COLS, row, col, rows, cols });
+                            }
+                        }
+                        k += steps;
+                        if k == depth {
+                            break;
                         }
                     }
                 }
             }
             start += depth;
             if last {
-                return;
+                break;
             }
+        }
+        if epilogue.stream {
+            // SAFETY: the processor has the instruction set.
+            unsafe { M::S::stream_end() };
         }
     }
 
@@ -190,35 +210,6 @@ impl Driver<'_> {
             unsafe {
                 let dst = Workspace::get().a().add(i * depth * M::ROWS * M::BYTES);
                 M::pack(Panel { source, side: Side::A, first_lane, lanes, first_step: start, steps, dst });
-            }
-        }
-    }
-
-    /// The products of all strips of A with one panel of B, `depth` steps.
-    #[inline]
-    unsafe fn products<M: Micro>(
-        &self,
-        a: *const u8,
-        b: *const u8,
-        sums: *mut f32,
-        strips: usize,
-        depth: usize,
-        first: bool,
-    ) {
-        let mut k = 0;
-        loop {
-            let steps = self.tile_k.min(depth - k);
-            for i in 0..strips {
-                // SAFETY: forwarded.
-                unsafe {
-                    let a = a.add((i * depth + k) * M::ROWS * M::BYTES);
-                    let b = b.add(k * M::COLS * M::BYTES);
-                    M::tile(steps, a, b, sums.add(i * M::ROWS * M::COLS), first && k == 0);
-                }
-            }
-            k += steps;
-            if k == depth {
-                return;
             }
         }
     }

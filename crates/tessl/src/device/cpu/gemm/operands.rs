@@ -58,6 +58,7 @@ impl Operands {
             bias,
             bias_dtype: if args.bias_typed == 0 { DType::F32 } else { output },
             activation: Activation::from_code(args.activation).unwrap_or(Activation::None),
+            stream: false,
         };
         let op = Operands {
             m: args.m as usize,
@@ -87,6 +88,6 @@ impl Operands {
 
     /// The epilogue for C of matrix `z`.
     pub(super) fn epilogue(&self, z: usize) -> Epilogue {
-        Epilogue { c: self.epilogue.c.wrapping_add(z * self.c_bs), ..self.epilogue }
+        Epilogue { c: self.epilogue.c.wrapping_add(z * self.c_bs), ..self.epilogue }.for_size(self.m * self.n)
     }
 }

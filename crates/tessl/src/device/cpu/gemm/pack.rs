@@ -44,6 +44,8 @@ pub(super) struct PackF32 {
     pub(super) dst: *mut f32,
 }
 
+/// Steps that are fetched ahead.
+pub(super) const AHEAD: usize = 16;
 /// Steps that are widened before they are transposed.
 const RUN: usize = 64;
 /// Lanes of the widest panel.
@@ -59,6 +61,8 @@ impl Task for PackF32 {
             if source.lane == 1 {
                 for s in 0..steps {
                     let row = dst.add(s * width);
+                    S::prefetch(source.at(first_lane, first_step + s + AHEAD));
+                    S::prefetch(source.at(first_lane, first_step + s + AHEAD).wrapping_add(64));
                     widen::<S>(source.at(first_lane, first_step + s), source.dtype, row, lanes);
                     std::ptr::write_bytes(row.add(lanes), 0, width - lanes);
                 }
@@ -106,6 +110,9 @@ pub(super) unsafe fn transpose<S: Simd>(
     // SAFETY: forwarded; every index below is inside both blocks.
     unsafe {
         for s in (0..whole_steps).step_by(4) {
+            if s % 16 == 0 {
+                (0..lanes).for_each(|l| S::prefetch(src.wrapping_add(l * from + s + 64).cast()));
+            }
             for l in (0..whole_lanes).step_by(4) {
                 S::transpose4(src.wrapping_add(l * from + s), from, dst.add(s * width + l), width);
             }

@@ -1,1 +1,152 @@
+//! What plans promise, on every profile.
 
+use super::*;
+use crate::device::cpu::registry::builtins;
+use crate::device::cpu::tables::{Axis, PROFILES, Threshold};
+use crate::gemm::{Activation, Bias, Factor, Layout};
+
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+fn desc(m: u32, n: u32, k: u32, batch: u32, input: DType) -> GemmDesc {
+    GemmDesc {
+        m,
+        n,
+        k,
+        batch,
+        input,
+        output: DType::F32,
+        a: Layout::RowMajor,
+        b: Layout::RowMajor,
+        b_shared: false,
+        a_align: 7,
+        b_align: 7,
+        c_align: 7,
+        alpha: Factor::One,
+        beta: Factor::Zero,
+        bias: Bias::None,
+        activation: Activation::None,
+        precision: Precision::Exact,
+        backend: GemmBackend::TensorOps,
+    }
+}
+
+/// What the kernels assert about their tiles, for many shapes on every profile.
+#[test]
+fn tiles_fit_the_workspace() {
+    let sizes = [0u32, 1, 16, 17, 31, 32, 33, 100, 1023, 1024, 1025, 5000, 70_000, 4_000_000_000];
+    for profile in PROFILES {
+        for i in 0..sizes.len().pow(3) {
+            let [m, n, k] = [1, sizes.len(), sizes.len().pow(2)].map(|d| sizes[i / d % sizes.len()]);
+            for input in FLOATS {
+                for batch in [1, 7, 8, 100_000] {
+                    let d = desc(m, n, k, batch, input);
+                    let plan = gemm(&d, profile.isa).expect("floats are supported");
+                    let row = ROWS.iter().find(|r| r.fits(&d, profile.isa)).expect("planned");
+                    let [tile_m, tile_n, tile_k] = plan.tile.map(u64::from);
+                    assert_eq!(plan.reason, row.name);
+                    if row.kernel == Kernel::FewRows {
+                        assert!(tile_m * tile_n * 4 <= ACC_BYTES as u64 && tile_m * tile_k * 4 <= A_BYTES as u64);
+                        continue;
+                    }
+                    let g = geometry(row.isa);
+                    let (rows, cols, step, bytes) = (g.rows.into(), g.cols.into(), g.step.into(), u64::from(g.bytes));
+                    assert!(tile_n % cols == 0 && tile_k % step == 0 && tile_n * tile_k > 0, "{d:?} {plan:?}");
+                    let padded_m = tile_m.next_multiple_of(rows);
+                    let depth = A_BYTES as u64 / (padded_m * bytes) / tile_k * tile_k;
+                    assert!(depth >= tile_k, "{d:?} {plan:?}");
+                    let padded_k = u64::from(k).next_multiple_of(step);
+                    let kept = if padded_k > depth { tile_n } else { cols };
+                    assert!(padded_m * kept * 4 <= ACC_BYTES as u64, "{d:?} {plan:?}");
+                    if row.kernel == Kernel::PackedLocal {
+                        assert!(u64::from(n).next_multiple_of(cols) * padded_k * bytes <= B_BYTES as u64);
+                        assert_eq!(plan.scratch_bytes, 0);
+                    } else {
+                        let columns = tile_n.min(u64::from(n).next_multiple_of(cols));
+                        assert!(plan.scratch_bytes >= columns * padded_k * bytes && plan.scratch_bytes > 0);
+                        assert!(plan.scratch_bytes <= SCRATCH.max(cols * padded_k * bytes));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Each side of every threshold, by the rows' own word.
+#[test]
+fn rows_change_exactly_at_their_thresholds() {
+    let mut seen = std::collections::HashSet::new();
+    for row in gemm_rows() {
+        for &Threshold { axis, value } in row.when {
+            let g = geometry(row.isa);
+            // One column, so that packed bytes come in these units.
+            let unit = if axis == Axis::PackedB { u64::from(g.cols * g.bytes * g.step) } else { 1 };
+            for x in [value - unit, value, value + unit] {
+                let x = u32::try_from(x).expect("thresholds are small");
+                let d = match axis {
+                    Axis::M => desc(x, 100, 100, 1, row.inputs[0]),
+                    Axis::Volume => desc(x, 1, 1, 8, row.inputs[0]),
+                    Axis::PackedB => desc(100, 1, x / (g.cols * g.bytes), 8, row.inputs[0]),
+                    Axis::Batch => desc(170, 100, 100, x, row.inputs[0]),
+                };
+                for &isa in row.isas {
+                    let plan = gemm(&d, isa).expect("supported");
+                    let first = gemm_rows().iter().find(|r| r.fits(&d, isa)).expect("a row");
+                    assert_eq!(plan.reason, first.name);
+                    let holds = Threshold { axis, value }.holds(&d, row.isa);
+                    let quantity = Threshold { axis, value }.quantity(&d, row.isa);
+                    assert_eq!(holds, if axis == Axis::Batch { quantity >= value } else { quantity <= value });
+                    seen.insert(first.name);
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), gemm_rows().len(), "rows that no threshold case chose: {seen:?}");
+}
+
+#[test]
+fn kernels_of_plans_exist_where_their_isa_is_compiled() {
+    for profile in PROFILES {
+        let compiled = builtins().any(|b| b.isa == profile.isa);
+        for (input, output) in FLOATS.iter().flat_map(|&i| FLOATS.iter().map(move |&o| (i, o))) {
+            for m in [1, 100] {
+                for backend in [GemmBackend::TensorOps, GemmBackend::Simdgroup] {
+                    let d = GemmDesc { output, backend, ..desc(m, 100, 100, 1, input) };
+                    let plan = gemm(&d, profile.isa).expect("floats are supported");
+                    let exists = builtins().any(|b| b.module == "gemm" && b.name == plan.kernel.name);
+                    assert!(exists || !compiled, "{}", plan.kernel.name);
+                }
+            }
+            for weight in [input, DType::F32] {
+                let d = RmsNormDesc { rows: 3, n: 5, dtype: input, weight, align: 7 };
+                let plan = rms_norm(&d, profile.isa).expect("floats are supported");
+                let exists = builtins().any(|b| b.module == "norm" && b.name == plan.kernel.name);
+                assert!(exists || !compiled, "{}", plan.kernel.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn unsupported_types_are_typed_errors() {
+    let d = desc(4, 4, 4, 1, DType::I8);
+    assert_eq!(gemm(&d, Isa::Amx).unwrap_err().to_string(), "gemm: i8 x i8 -> f32 is not supported on device `cpu`");
+    let d = GemmDesc { output: DType::I32, ..desc(4, 4, 4, 1, DType::F32) };
+    assert!(gemm(&d, Isa::Amx).is_err());
+    let d = RmsNormDesc { rows: 1, n: 1, dtype: DType::F32, weight: DType::F16, align: 2 };
+    assert!(rms_norm(&d, Isa::Avx2).is_err());
+}
+
+#[test]
+fn products_are_exact_at_every_precision_and_the_plan_says_so() {
+    let d = GemmDesc { precision: Precision::Relaxed, ..desc(100, 100, 100, 1, DType::F32) };
+    assert!(gemm(&d, Isa::Avx2).expect("supported").precision == Precision::Exact);
+}
+
+#[test]
+fn plans_do_not_depend_on_cores() {
+    let d = Desc::Gemm(desc(1024, 1024, 1024, 1, DType::F32));
+    for profile in PROFILES {
+        let other = DeviceProfile { cores: 1, ..profile.clone() };
+        assert_eq!(plan(&d, profile).expect("supported"), plan(&d, &other).expect("supported"));
+    }
+}

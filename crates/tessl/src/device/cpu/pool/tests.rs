@@ -1,3 +1,5 @@
+//! Regions under every disturbance.
+
 use super::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -89,6 +89,21 @@ impl Simd for Avx2 {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
+    #[inline(always)]
+    unsafe fn prefetch_write(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: __m256) {
+        // SAFETY: forwarded.
+        unsafe { _mm256_stream_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn stream_end() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
 }
 
 impl Simd for Avx512 {
@@ -154,5 +169,20 @@ impl Simd for Avx512 {
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_write(p: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: __m512) {
+        // SAFETY: forwarded.
+        unsafe { _mm512_stream_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn stream_end() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
     }
 }

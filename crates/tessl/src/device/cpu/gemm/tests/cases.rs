@@ -127,8 +127,8 @@ fn deep_sums_in_several_blocks() {
     // More steps than one packed strip of A, then more than one block of scratch columns.
     for input in [DType::F32, DType::Bf16] {
         for profile in profiles() {
-            for (m, n, k) in [(97, 70, 6001), (300, 65, 2500)] {
-                if profile.isa == Isa::Scalar && n > 65 {
+            for (m, n, k) in [(97, 70, 6001), (270, 33, 2500)] {
+                if profile.isa == Isa::Scalar && n > 33 {
                     continue;
                 }
                 let case = Case::new(m, n, k, input, DType::Bf16);
@@ -161,9 +161,9 @@ fn bits_do_not_depend_on_threads() {
         (x % 4096) as f64 / 2048.0 - 1.0
     };
     for profile in profiles() {
-        for (m, n, k) in [(7, 700, 300), (130, 600, 300), (30, 40, 50)] {
+        for (m, n, k) in [(7, 700, 100), (130, 600, 100), (30, 40, 50)] {
             for input in FLOATS {
-                let case = Case { batch: 2, ..Case::new(m, n, k, input, DType::F32) };
+                let case = Case { batch: 2, check: false, ..Case::new(m, n, k, input, DType::F32) };
                 let bytes = |threads| {
                     run(&case, profile, threads, &|z, i, k| value(z, i, k), &|z, k, j| value(z + 7, k, j)).bytes
                 };
