@@ -125,7 +125,8 @@ impl RuntimeOptions {
 
     fn set(&mut self, key: &str, name: &str, value: &str) -> Result<()> {
         match key {
-            "DEVICE" if value == "gpu" => self.gpu_only = true,
+            // A device chosen by the program wins over the environment, as every other option does.
+            "DEVICE" if value == "gpu" => self.gpu_only |= self.device.is_none(),
             "DEVICE" => or_set(&mut self.device, value.parse()?),
             "FLUSH_EVERY" | "MID_COMMIT" => {
                 let n = number("TESSL_FLUSH_EVERY", value)?;
@@ -236,6 +237,9 @@ mod tests {
         assert_eq!(o.memory_limit, Some(7));
         assert_eq!(parse(&[("METAL_RUNTIME_MID_COMMIT", "8")]).unwrap().flush_every, Some(8));
         assert!(parse(&[("TESSL_DEVICE", "gpu")]).unwrap().gpu_only);
+        let chosen = RuntimeOptions::new().device(Device::cpu());
+        let o = chosen.from_vars([("TESSL_DEVICE".to_owned(), "gpu".to_owned())]).unwrap();
+        assert!(!o.gpu_only, "a device chosen by the program wins");
     }
 
     #[test]
