@@ -17,8 +17,11 @@ use tracing_subscriber::registry::LookupSpan;
 /// `Usage` for text that `TESSL_LOG` does not know.
 pub(crate) fn start() -> Result<()> {
     let filter = filter(std::env::var("TESSL_LOG").as_deref().unwrap_or(""))?;
-    let events =
-        tracing_subscriber::fmt::layer().event_format(Line).with_ansi(false).with_writer(std::io::stderr).with_filter(filter);
+    let events = tracing_subscriber::fmt::layer()
+        .event_format(Line)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .with_filter(filter);
     // A second start in one process (tests) keeps the first.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(events));
     Ok(())

@@ -54,9 +54,7 @@ pub(crate) fn sample(p: &Problem<'_>, samples: usize) -> Result<Checked> {
         let error = (got - want).abs();
         let same = got == want || (got.is_nan() && want.is_nan());
         if !same && !(error <= bound) {
-            return Err(CliError::Failed(format!(
-                "gemm: c{index:?} is {got} but must be {want} within {bound:.1e}"
-            )));
+            return Err(CliError::Failed(format!("gemm: c{index:?} is {got} but must be {want} within {bound:.1e}")));
         }
         worst = worst.max(if same || bound == 0.0 { 0.0 } else { error / bound });
     }

@@ -229,12 +229,31 @@ fn output_is_for_programs_when_asked() {
     assert!(told["plan"]["reason"].is_string() && told["check"]["samples"] == 4);
     let devices = json(&["devices", "--json"]);
     assert!(devices["devices"].as_array().unwrap().iter().any(|d| d["id"] == "cpu" && d["missing"].is_null()));
-    let bench = ["bench", "gemm", "--shapes", "64x64x64", "--iters", "3", "--warmup", "1", "--mode", "solo,batched,graph"];
+    let bench =
+        ["bench", "gemm", "--shapes", "64x64x64", "--iters", "3", "--warmup", "1", "--mode", "solo,batched,graph"];
     let bench = json(&[&bench[..], &["--json"]].concat());
     assert_eq!((&bench["schema"], bench["rows"].as_array().unwrap().len()), (&1.into(), 6));
-    for key in ["suite", "name", "m", "dtype", "out", "layout", "precision", "mode", "backend", "packed", "lane", "threads",
-        "median_us", "min_us", "max_us", "tflops", "gbps", "percent_of_limit", "ratio"]
-    {
+    for key in [
+        "suite",
+        "name",
+        "m",
+        "dtype",
+        "out",
+        "layout",
+        "precision",
+        "mode",
+        "backend",
+        "packed",
+        "lane",
+        "threads",
+        "median_us",
+        "min_us",
+        "max_us",
+        "tflops",
+        "gbps",
+        "percent_of_limit",
+        "ratio",
+    ] {
         assert!(bench["rows"][0].get(key).is_some(), "{key}");
     }
     let verify = json(&["verify", "--op", "tensor", "--json"]);
@@ -250,7 +269,9 @@ fn plans_for_devices_that_are_not_here() {
     assert!(good(&["plan", "--profiles"]).contains("m5-pro"));
     let tiles = json(&["plan", "--tiles", "--json"]);
     let rows = tiles.as_array().unwrap();
-    assert!(rows.iter().any(|r| r["device"] == "metal") && rows.iter().all(|r| r["tile"].as_array().unwrap().len() == 3));
+    assert!(
+        rows.iter().any(|r| r["device"] == "metal") && rows.iter().all(|r| r["tile"].as_array().unwrap().len() == 3)
+    );
     for (arguments, hint) in [
         (vec!["plan"], "plan gemm"),
         (vec!["plan", "gemm", "1", "2"], "<K>"),
@@ -271,9 +292,14 @@ fn exit_codes_and_streams() {
     assert!(bad(3, &["verify", "--device", "metal:7"]).contains("metal:7"));
     assert!(bad(2, &["verify", "--op", "conv"]).contains("gemm"));
     assert!(bad(2, &["bench", "gemm", "--shapes", "1x2"]).contains("MxNxK"));
-    for (name, value) in [("BENCH_ITERS", "0"), ("BENCH_WARMUP", "many"), ("BENCH_SHAPES", ","), ("TESSL_LOG", "a=loud"),
-        ("TESSL_DEVICE", "tpu"), ("TESSL_THREADS", "-1")]
-    {
+    for (name, value) in [
+        ("BENCH_ITERS", "0"),
+        ("BENCH_WARMUP", "many"),
+        ("BENCH_SHAPES", ","),
+        ("TESSL_LOG", "a=loud"),
+        ("TESSL_DEVICE", "tpu"),
+        ("TESSL_THREADS", "-1"),
+    ] {
         let output = command(&["bench", "gemm"]).env(name, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{name}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(name), "{}", text(&output.stderr));

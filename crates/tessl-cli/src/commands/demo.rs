@@ -56,7 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let left = usable.len() - i;
         #[allow(clippy::cast_precision_loss)]
         let share = CHECKS.min(BUDGET.saturating_sub(begin.elapsed()).as_secs_f64() / 2.0) / left as f64;
-        let title = format!("\nSelf-check on {} ({}): every element compared with the exact answer", device, rt.device_name());
+        let title =
+            format!("\nSelf-check on {} ({}): every element compared with the exact answer", device, rt.device_name());
         ui::out(Paint::Bold.text(title))?;
         let outcomes = selfcheck::run(&rt, share, |name| progress.step(name));
         for o in &outcomes {
@@ -104,7 +105,13 @@ fn ladder(rt: &GpuRuntime, begin: Instant, until: Duration, progress: &Progress)
     let top = rungs.iter().map(|r| r.rate).fold(0.0, f64::max);
     for r in &rungs {
         let (bar, time) = (ui::bar(r.rate, top, BAR), ui::seconds(r.seconds));
-        let line = format!("  {:<15} {:<4} {:<15} {bar} {:>14} {time:>12}", r.name, r.dtype, r.shape.to_string(), ui::flops(r.rate));
+        let line = format!(
+            "  {:<15} {:<4} {:<15} {bar} {:>14} {time:>12}",
+            r.name,
+            r.dtype,
+            r.shape.to_string(),
+            ui::flops(r.rate)
+        );
         progress.pause(|| ui::out(line))?;
     }
     if !skipped.is_empty() {

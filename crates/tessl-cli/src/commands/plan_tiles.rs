@@ -31,7 +31,8 @@ pub(super) fn run(as_json: bool) -> Result<()> {
             }
         }
     }
-    let missed: Vec<String> = table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
+    let missed: Vec<String> =
+        table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
     if !missed.is_empty() {
         return Err(CliError::Failed(format!("plan --tiles: no problem reaches the rows {}", missed.join(" | "))));
     }
@@ -53,7 +54,9 @@ fn profiles() -> Vec<DeviceProfile> {
     let smaller = |p: &DeviceProfile| {
         let sizes = SHARED.into_iter().filter(|&s| s < p.shared_bytes).collect::<Vec<u32>>();
         let p = p.clone();
-        std::iter::once(p.shared_bytes).chain(sizes).map(move |shared_bytes| DeviceProfile { shared_bytes, ..p.clone() })
+        std::iter::once(p.shared_bytes)
+            .chain(sizes)
+            .map(move |shared_bytes| DeviceProfile { shared_bytes, ..p.clone() })
     };
     gpus.flat_map(smaller).collect()
 }
