@@ -81,12 +81,16 @@ impl Env {
 }
 
 /// Input and output types of gemm.
-pub const GEMM_PAIRS: [(DType, DType); 5] = [
+pub const GEMM_PAIRS: [(DType, DType); 9] = [
     (DType::F32, DType::F32),
+    (DType::F32, DType::Bf16),
+    (DType::F32, DType::F16),
     (DType::Bf16, DType::F32),
     (DType::Bf16, DType::Bf16),
+    (DType::Bf16, DType::F16),
     (DType::F16, DType::F32),
     (DType::F16, DType::F16),
+    (DType::F16, DType::Bf16),
 ];
 
 /// Data and weight types of rms_norm.
