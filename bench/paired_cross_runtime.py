@@ -402,6 +402,8 @@ def rounds_of(tessl, peer, shape, dtype, rounds, copies, batched):
         order = ((tessl, 0), (peer, 1)) if i % 2 == 0 else ((peer, 1), (tessl, 0))
         times = {}
         for worker, side in order:
+            # Thread pools spin for a while after their last work; the other side's threads need those cores.
+            time.sleep(0.05)
             times[side] = ask(worker, iters[side])
         pairs.append((times[0], times[1]))
     return pairs

@@ -1,7 +1,7 @@
 //! `tessl devices`
 
 use crate::error::Result;
-use crate::ui::{self, Paint};
+use crate::ui;
 use serde_json::json;
 use tessl::{Device, DeviceInfo};
 
@@ -28,8 +28,8 @@ pub(crate) fn listing(devices: &[DeviceInfo]) -> String {
     for d in devices {
         let memory = if d.memory_bytes > 0 { ui::bytes(d.memory_bytes) } else { "-".to_owned() };
         let driver = if d.driver.is_empty() { "-" } else { &d.driver };
-        let state = if d.missing.is_none() { Paint::Green.text("ready") } else { "not usable".to_owned() };
-        table.add_row([&d.id, &state, &d.name, &memory, driver]);
+        let state = if d.missing.is_none() { "ready" } else { "not usable" };
+        table.add_row([&d.id, state, &d.name, &memory, driver]);
         if let Some(missing) = &d.missing {
             let help = d.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
             notes += &format!("\n {}: {missing}{help}", d.id);
