@@ -29,6 +29,7 @@ const fn var(
 
 const SIZE: &str = "bytes, with K, M or G";
 const LIB: &str = "library";
+const TESTS: &str = "tests";
 
 /// All of them, in the order of the documentation.
 pub const VARIABLES: &[Variable] = &[
@@ -68,6 +69,40 @@ pub const VARIABLES: &[Variable] = &[
     var("TESSL_DECODE_ICB", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
     var("TESSL_ICB_FREEZE_BINDS", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
     var("TESSL_ICB_RANGE_BATCH", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+    var("TESSL_REQUIRE", "devices, with commas", "none", TESTS, "turns the skips of these devices into failures"),
+    var(
+        "TESSL_SKIP_LOG",
+        "file",
+        "none",
+        TESTS,
+        "where skipped tests are appended, for the count of `cargo xtask test`",
+    ),
+    var("TESSL_BLESS", "1", "0", TESTS, "writes golden plans instead of comparing them"),
+    var(
+        "TESSL_WRITE_ARGS",
+        "set",
+        "not set",
+        TESTS,
+        "writes the generated header of argument blocks instead of comparing it",
+    ),
+    var("TESSL_NVRTC", "file", "found", TESTS, "NVRTC for the compile check of CUDA kernels"),
+    var("TESSL_SIM_CXX", "program", "clang++", TESTS, "compiler of the simulator"),
+    var("TESSL_SIM_SANITIZE", "0 or 1", "0", TESTS, "builds the simulator with ASan and UBSan"),
+    var(
+        "TESSL_SIM_SEED",
+        "number",
+        "all schedules",
+        TESTS,
+        "schedule of the simulator: 0 forward, 1 backward, else a random order",
+    ),
+    var("TESSL_SIM_MUTANT", "number", "set by the tests", TESTS, "which planted bug a child process runs"),
+    var(
+        "TESSL_SIM_WRONG",
+        "name",
+        "set by the tests",
+        TESTS,
+        "which wrong kernel a child process runs under the sanitizer",
+    ),
 ];
 
 /// Those that are set in this process, with their values.
