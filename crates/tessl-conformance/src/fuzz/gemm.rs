@@ -56,7 +56,7 @@ impl Problem for GemmFuzz {
     fn make(env: &Env, rng: &mut Rng, turn: usize) -> Self {
         // Every other problem starts from the witness of a plan row, each in its turn.
         let rows = witnesses(env);
-        let guided = turn % 2 == 0 && !rows.is_empty();
+        let guided = turn.is_multiple_of(2) && !rows.is_empty();
         let mut p = if guided {
             Gemm::of(rows[turn / 2 % rows.len()].1)
         } else {

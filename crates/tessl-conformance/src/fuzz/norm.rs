@@ -32,7 +32,7 @@ impl Problem for NormFuzz {
         };
         // Types in turn, so that each kernel is taken; aligned ones as well as not.
         let pair = NORM_PAIRS[turn % NORM_PAIRS.len()];
-        let aligned = turn / NORM_PAIRS.len() % 2 == 0;
+        let aligned = (turn / NORM_PAIRS.len()).is_multiple_of(2);
         let mut p = NormProblem::new(rng.between(1, 9), if aligned { n.next_multiple_of(64) } else { n }, pair);
         if !aligned {
             p.pad = [*rng.pick(&[0, 1, 3, 8]), *rng.pick(&[0, 2, 5, 8])];
