@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compile every CUDA-facing kernel with NVRTC, without a GPU and without toolkit headers.
 
-Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, activation.h, for kernels/cuda its *.cuh
+Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, rows.h, activation.h, for kernels/cuda its *.cuh
 (ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, on sm_90 and
 later with and without -DGPU_PDL, once per variant of its function constants. Kernels behind #ifdef ENTRY_<name> are all
 compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
@@ -25,10 +25,10 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OPTIONS = ["-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-options=-v"]
-PRELUDE = ["cuda.h", "args.h", "pack.h", "activation.h"]
+PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
-WIDE = {"norm": ({"VEC16"}, 8, 2)}
+WIDE = {"norm": ({"VEC16"}, 8, 2), "mlp": ({"VEC16"}, 1, 1), "elementwise": ({"VEC16"}, 1, 1), "reduce": ({"VEC16"}, 1, 0)}
 
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
 BAD_LOG = re.compile(r"C7508|C7510|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)

@@ -1,6 +1,7 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod ops;
+mod rowwise;
 mod state;
 mod tensors;
 
@@ -154,6 +155,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("gemm_batched", "gemm", ops::gemm_batched_call),
         case("gemm_runtime", "gemm", ops::gemm_runtime),
         case("rms_norm", "rms_norm", ops::rms_norm),
+        case("mlp", "glu", rowwise::mlp),
+        case("elementwise", "add", rowwise::arithmetic),
+        case("softmax", "softmax", rowwise::softmaxes),
+        case("reductions", "row_sum", rowwise::reductions),
+        case("factors_and_types", "cast", rowwise::factors_and_types),
         case("tensors", "tensor", tensors::views),
         case("transfers", "tensor", tensors::transfers),
         case("allocation", "tensor", tensors::allocation),

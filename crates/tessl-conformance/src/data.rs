@@ -26,14 +26,18 @@ pub fn format_of(dtype: DType) -> Format {
     }
 }
 
-/// Values as bytes. They must be representable; the oracle's formats round.
-#[allow(clippy::cast_possible_truncation)] // f64 to f32 is exact for representable values.
+/// Values as bytes. They must be representable; the oracle's formats round. NaN becomes the largest integer.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Exact for representable values.
 pub(crate) fn encode(dtype: DType, values: impl Iterator<Item = f64>) -> Vec<u8> {
+    let whole = |v: f64, largest: f64| if v.is_nan() { largest } else { v };
     match dtype {
         DType::F32 => values.flat_map(|v| (v as f32).to_ne_bytes()).collect(),
         DType::F16 => values.flat_map(|v| f16::from_f64(v).to_ne_bytes()).collect(),
         DType::Bf16 => values.flat_map(|v| bf16::from_f64(v).to_ne_bytes()).collect(),
-        other => panic!("{other} is not a float type of the suite"),
+        DType::U8 => values.map(|v| whole(v, 255.0) as u8).collect(),
+        DType::U32 => values.flat_map(|v| (whole(v, f64::from(u32::MAX)) as u32).to_ne_bytes()).collect(),
+        DType::I32 => values.flat_map(|v| (whole(v, f64::from(i32::MAX)) as i32).to_ne_bytes()).collect(),
+        other => panic!("{other} is not a type of the suite"),
     }
 }
 
@@ -45,8 +49,16 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8], at: usize) -> f64 {
         DType::F32 => f64::from(f32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
         DType::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f64(),
         DType::Bf16 => bf16::from_ne_bytes([b[0], b[1]]).to_f64(),
-        other => panic!("{other} is not a float type of the suite"),
+        DType::U8 => f64::from(b[0]),
+        DType::U32 => f64::from(u32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
+        DType::I32 => f64::from(i32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
+        other => panic!("{other} is not a type of the suite"),
     }
+}
+
+/// `x` as the nearest value of `dtype`; whole numbers of integer types stay.
+pub(crate) fn representable(dtype: DType, x: f64) -> f64 {
+    if dtype.is_float() { format_of(dtype).round(x) } else { x }
 }
 
 fn text(error: tessl::Error) -> String {
@@ -70,6 +82,8 @@ pub(crate) fn write_bytes(tensor: &Tensor, bytes: &[u8], stream: Option<&mut Str
         DType::F16 => write!(f16),
         DType::Bf16 => write!(bf16),
         DType::U8 => write!(u8),
+        DType::U32 => write!(u32),
+        DType::I32 => write!(i32),
         other => return Err(format!("{other} is not a type of the suite")),
     };
     outcome.map_err(text)
@@ -87,6 +101,8 @@ pub(crate) fn read_bytes(tensor: &Tensor) -> Result<Vec<u8>, String> {
         DType::F16 => read!(f16).map_err(text),
         DType::Bf16 => read!(bf16).map_err(text),
         DType::U8 => read!(u8).map_err(text),
+        DType::U32 => read!(u32).map_err(text),
+        DType::I32 => read!(i32).map_err(text),
         other => Err(format!("{other} is not a type of the suite")),
     }
 }
@@ -284,7 +300,6 @@ pub(crate) fn compare(
     shape: &[usize],
     want: impl Fn(usize) -> (f64, f64),
 ) -> Result<(), String> {
-    let format = format_of(dtype);
     let len: usize = shape.iter().product();
     let (mut wrong, mut first) = (0usize, None);
     for at in 0..len {
@@ -293,9 +308,9 @@ pub(crate) fn compare(
         let right = if exact.is_nan() {
             got.is_nan()
         } else if error == 0.0 {
-            got == format.round(exact)
+            got == representable(dtype, exact)
         } else {
-            (got - exact).abs() <= tessl_oracle::bound::stored(error, exact, format)
+            (got - exact).abs() <= tessl_oracle::bound::stored(error, exact, format_of(dtype))
         };
         if !right {
             wrong += 1;

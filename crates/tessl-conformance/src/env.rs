@@ -40,6 +40,7 @@ pub struct Env {
     coverage: Mutex<BTreeMap<Row, u64>>,
     gemm_rows: OnceLock<BTreeMap<Row, GemmDesc>>,
     norm_rows: OnceLock<BTreeMap<Row, RmsNormDesc>>,
+    nn_rows: OnceLock<BTreeMap<Row, Desc>>,
 }
 
 impl Env {
@@ -56,6 +57,7 @@ impl Env {
             coverage: Mutex::default(),
             gemm_rows: OnceLock::new(),
             norm_rows: OnceLock::new(),
+            nn_rows: OnceLock::new(),
         }
     }
 
@@ -91,6 +93,11 @@ impl Env {
     /// The rms_norm rows of this device with the cheapest problem of each, found once.
     pub fn norm_rows(&self) -> &BTreeMap<Row, RmsNormDesc> {
         self.norm_rows.get_or_init(|| rows::norm_rows(self.rt.profile()))
+    }
+
+    /// The rows of the other operations on this device with a problem of each, found once.
+    pub fn nn_rows(&self) -> &BTreeMap<Row, Desc> {
+        self.nn_rows.get_or_init(|| rows::nn_rows(self.rt.profile()))
     }
 
     /// Counts the plan row that this problem takes.

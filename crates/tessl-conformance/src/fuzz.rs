@@ -1,7 +1,10 @@
 //! Random problems with a seed, coverage of every kernel, and small counterexamples.
 
+mod elementwise;
 mod gemm;
+mod mlp;
 mod norm;
+mod reduce;
 
 use crate::env::Env;
 use crate::rows::Row;
@@ -107,6 +110,41 @@ pub fn rms_norm(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<norm::NormFuzz>(env, cases, seed)?;
     covered(&fuzzed, norm::reachable_kernels(env))?;
     Ok(fuzzed)
+}
+
+/// Fuzzes `activate` and `glu`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn mlp(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::mlp::MlpProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["activate", "glu"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes `add`, `mul`, `scale` and `cast`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn elementwise(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::elementwise::ElementwiseProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["add", "mul", "scale", "cast"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes softmax, log-softmax and the other reductions, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn reduce(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::reduce::ReduceProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &tessl::nn::ReduceOp::ALL.map(tessl::nn::ReduceOp::name)))?;
+    Ok(fuzzed)
+}
+
+/// Kernels of these operations that the device can choose.
+fn kernels_of(env: &Env, ops: &[&str]) -> Vec<String> {
+    env.nn_rows().keys().filter(|row| ops.contains(&row.op)).map(|row| row.kernel.clone()).collect()
 }
 
 fn covered(fuzzed: &Fuzzed, reachable: Vec<String>) -> Result<(), String> {

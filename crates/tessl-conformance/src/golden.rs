@@ -4,7 +4,7 @@ use crate::rows::plain_gemm;
 use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
-use tessl::nn::RmsNormDesc;
+use tessl::nn::{ElementwiseDesc, ElementwiseOp, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc};
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
@@ -75,6 +75,35 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),
         ("norm f16 unaligned", norm(7, 1001, DType::F16, DType::F16, 1)),
         ("norm many rows", norm(1 << 33, 64, DType::Bf16, DType::Bf16, 7)),
+    ]);
+    let mlp =
+        |op, rows, n, dtype, align| Desc::Mlp(MlpDesc { op, rows, n, dtype, activation: Activation::Silu, align });
+    all.extend([
+        ("glu prefill", mlp(MlpOp::Glu, 2048, 14336, DType::Bf16, 7)),
+        ("glu decode", mlp(MlpOp::Glu, 1, 14336, DType::Bf16, 7)),
+        ("activate f32", mlp(MlpOp::Activate, 1, 1 << 24, DType::F32, 7)),
+        ("activate f16 unaligned", mlp(MlpOp::Activate, 7, 1001, DType::F16, 1)),
+    ]);
+    let map =
+        |op, rows, n, (input, output), align| Desc::Elementwise(ElementwiseDesc { op, rows, n, input, output, align });
+    let (f32s, bf16s) = ((DType::F32, DType::F32), (DType::Bf16, DType::Bf16));
+    all.extend([
+        ("residual", map(ElementwiseOp::Add, 1, 2048 * 4096, bf16s, 7)),
+        ("product unaligned", map(ElementwiseOp::Mul, 33, 1001, f32s, 2)),
+        ("scale", map(ElementwiseOp::Scale, 1, 4096, bf16s, 7)),
+        ("cast", map(ElementwiseOp::Cast, 64, 4096, (DType::F32, DType::Bf16), 7)),
+        ("copy", map(ElementwiseOp::Cast, 64, 4096, (DType::U8, DType::U8), 4)),
+        ("integers to floats", map(ElementwiseOp::Cast, 1, 8, (DType::I32, DType::F32), 7)),
+    ]);
+    let rows = |op, rows, n, (input, output), mask, align| {
+        Desc::Reduce(ReduceDesc { op, rows, n, input, output, mask, align })
+    };
+    all.extend([
+        ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
+        ("log_softmax logits", rows(ReduceOp::LogSoftmax, 1, 128_256, f32s, None, 7)),
+        ("row sums", rows(ReduceOp::Sum, 4096, 4096, (DType::Bf16, DType::F32), None, 7)),
+        ("argmax unaligned", rows(ReduceOp::ArgMax, 4, 50_257, (DType::F16, DType::U32), None, 1)),
+        ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
     all
 }

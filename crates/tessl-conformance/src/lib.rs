@@ -14,14 +14,18 @@
 
 mod adversarial;
 mod data;
+pub mod elementwise;
 mod env;
 pub mod fuzz;
 pub mod gemm;
 pub mod golden;
 mod known;
+pub mod mlp;
 pub mod norm;
+pub mod reduce;
 mod report;
 pub mod rows;
+pub mod rowwise;
 pub mod skip;
 mod suite;
 mod tensor;

@@ -76,7 +76,7 @@ impl Report {
 
     pub(crate) fn finish(&mut self, env: &Env) {
         let taken = env.coverage();
-        let reachable = env.gemm_rows().keys().chain(env.norm_rows().keys());
+        let reachable = env.gemm_rows().keys().chain(env.norm_rows().keys()).chain(env.nn_rows().keys());
         self.uncovered = reachable.filter(|row| !taken.contains_key(row)).cloned().collect();
         self.coverage = taken.into_iter().map(|(row, count)| Covered { row, count }).collect();
     }

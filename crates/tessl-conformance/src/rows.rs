@@ -33,6 +33,9 @@ impl Row {
         let op = match desc {
             Desc::Gemm(_) => "gemm",
             Desc::RmsNorm(_) => "rms_norm",
+            Desc::Mlp(d) => d.op.name(),
+            Desc::Elementwise(d) => d.op.name(),
+            Desc::Reduce(d) => d.op.name(),
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -164,9 +167,16 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
     rows
 }
 
+/// Every row of the other operations that the profile can choose, with a problem that takes it.
+pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
+    let descs = [crate::mlp::descs(), crate::elementwise::descs(), crate::reduce::descs()].into_iter().flatten();
+    descs.filter_map(|desc| Some((Row::of(&desc, profile).ok()?, desc))).collect()
+}
+
 /// All rows of a profile.
 pub fn reachable(profile: &DeviceProfile) -> Vec<Row> {
-    gemm_rows(profile).into_keys().chain(norm_rows(profile).into_keys()).collect()
+    let products = gemm_rows(profile).into_keys().chain(norm_rows(profile).into_keys());
+    products.chain(nn_rows(profile).into_keys()).collect()
 }
 
 /// Sizes along one axis (0 rows, 1 columns, 2 depth) up to `limit` where the plan takes another row than one below:

@@ -85,6 +85,9 @@ impl Suite {
     pub fn all() -> Self {
         let mut cases = crate::gemm::cases();
         cases.extend(crate::norm::cases());
+        cases.extend(crate::mlp::cases());
+        cases.extend(crate::elementwise::cases());
+        cases.extend(crate::reduce::cases());
         cases.extend(crate::tensor::cases());
         cases.extend(crate::known::cases());
         cases.extend(crate::adversarial::cases());

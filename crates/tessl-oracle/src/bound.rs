@@ -14,7 +14,7 @@
 //! The epilogue `alpha * acc + beta * c + bias` has at most four roundings, each of at most u times the magnitudes of the
 //! terms; an activation multiplies what came before by its steepest slope and adds its own error; the store rounds once.
 
-use crate::{Epilogue, Format};
+use crate::{Activation, Epilogue, Format, glu};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const LAMBDA: f64 = 6.0;
@@ -55,6 +55,52 @@ pub fn rms_norm(n: usize, y: f64, weight: f64, offset: f64) -> f64 {
     // `w + offset` may cancel: its rounding is relative to the sum, which is what y contains.
     let weight_error = if offset == 0.0 || weight + offset == 0.0 { 0.0 } else { U };
     y.abs() * (scale + 3.0 * U + weight_error) + 2f64.powi(-148)
+}
+
+/// Largest error of `act(gate) * up` before it is rounded: that of the function, times up, and one rounding of the
+/// product. Without an error of the function the product of two elements has at most one rounding, that of the store.
+pub fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
+    let error = activation.error(gate) * up.abs();
+    if error == 0.0 { 0.0 } else { error + U * (glu(activation, gate, up).abs() + error) + 2f64.powi(-149) }
+}
+
+/// Largest error of one rounding to f32 of a result whose exact value is `y`.
+pub fn rounding(y: f64) -> f64 {
+    U * y.abs() + 2f64.powi(-150)
+}
+
+/// Largest error of a score `softcap * tanh(scale * x / softcap) + mask` in f32: a rounding of the product (none at scale
+/// 1), a product with 1 / softcap (two roundings, relative to the argument, where tanh has slope 1 at most), 10u for tanh,
+/// two products, and a sum with the mask.
+pub fn score(x: f64, scale: f64, softcap: Option<f64>, mask: Option<f64>) -> f64 {
+    let product = (x * scale).abs();
+    let t = crate::score(x, scale, softcap);
+    let mut error = if scale == 1.0 { 0.0 } else { U * product };
+    if softcap.is_some() {
+        error += 2.0 * U * product + 12.0 * U * t.abs();
+    }
+    error + mask.map_or(0.0, |m| U * (t + m).abs())
+}
+
+/// Largest errors of softmax (or log_softmax) before the store, from scores and their errors.
+///
+/// With d = t - max: the error of a score and the rounding of d, `U |d|`, are relative errors of its exponential, which has
+/// 8u of its own; the sum has the weighted mean of these errors and [`sum`]`(n)`. Softmax multiplies by one over it (2u); log_softmax takes a
+/// logarithm (4u), and rounds the two differences. Results below the normal range of f32 may be flushed to 0.
+pub fn softmax(scores: &[f64], errors: &[f64], log: bool) -> Vec<f64> {
+    let most = crate::row_max(scores);
+    let weights = crate::softmax(scores, true);
+    let relative =
+        |i: usize| if scores[i] == f64::NEG_INFINITY { 0.0 } else { errors[i] + U * (scores[i] - most).abs() };
+    let mean: f64 = (0..scores.len()).map(|i| weights[i] * relative(i)).sum();
+    let total = mean + 9.0 * U + sum(scores.len());
+    let logarithm = scores.iter().map(|t| (t - most).exp()).sum::<f64>().ln().abs();
+    let error = |i: usize| match log {
+        _ if scores[i] == f64::NEG_INFINITY => 0.0,
+        false => weights[i] * (relative(i) + total + 10.0 * U) + 2f64.powi(-126),
+        true => relative(i) + total + 4.0 * U * logarithm + U * (2.0 * (scores[i] - most).abs() + logarithm),
+    };
+    (0..scores.len()).map(error).collect()
 }
 
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.

@@ -4,18 +4,24 @@
 
 mod activation;
 pub mod bound;
+mod elementwise;
 mod format;
 mod freivalds;
 mod gemm;
+mod mlp;
 mod norm;
 pub mod pattern;
+mod reduce;
 mod rng;
 mod sample;
 
 pub use activation::{Activation, erf, erfc};
+pub use elementwise::{add, mul};
 pub use format::Format;
 pub use freivalds::freivalds;
 pub use gemm::{Epilogue, Product, gemm};
+pub use mlp::glu;
 pub use norm::rms_norm;
+pub use reduce::{log_softmax, row_argmax, row_max, score, softmax};
 pub use rng::Rng;
 pub use sample::{SAMPLE_ABOVE_FLOP, SAMPLES, positions};

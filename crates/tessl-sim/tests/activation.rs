@@ -36,7 +36,7 @@ fn exact(which: u32, x: f64) -> (f64, f64) {
     let relative = |v: f64, arg: f64| v.abs() * (10.0 + arg.abs()) * f32::UNIT + 1e-44;
     match which {
         0 => (sigmoid(x), relative(sigmoid(x), 0.0)),
-        1 => (x.tanh(), 1.5e-7),
+        1 => (x.tanh(), 10.0 * f32::UNIT * x.tanh().abs()),
         2 => (erf(x), 1.2e-7),
         3 => (x * sigmoid(x), relative(x * sigmoid(x), 0.0)),
         4 => (0.5 * x * erfc(-x / std::f64::consts::SQRT_2), 1.2e-7 * x.abs() + 1e-44),

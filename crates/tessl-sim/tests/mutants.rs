@@ -36,7 +36,7 @@ static QUICK: [Mutant; 12] = [
     (NORM, "half_used ^= 1;", "", Run),
     (NORM, BARRIER, "simdgroup_barrier(mem_flags::mem_threadgroup);", Run),
     (NORM, "if (tail < p.n) sum +=", "if (tail <= p.n) sum +=", Run),
-    (NORM, "row % r2 * s2", "row % r1 * s2", Run),
+    (NORM, "p.r1, p.r2, p.x_s0", "p.r2, p.r1, p.x_s0", Run),
     (NORM, "+ p.eps", "", Run),
     (GEMM, BARRIER, "", Run),
     (GEMM, "    threadgroup_barrier(mem_flags::mem_threadgroup);\n    a +=", "    a +=", Run),

@@ -113,6 +113,84 @@ args! {
         /// Added to each weight (1 in Gemma, else 0).
         weight_offset: f32,
     }
+    /// `y = f(a, b)` element by element over rows; one input does without b. Rows split as in [`RmsNormArgs`].
+    struct MapArgs {
+        /// Stride of a along the outermost row index.
+        a_s0: u64,
+        /// Stride of a along the middle row index.
+        a_s1: u64,
+        /// Stride of a along the innermost row index.
+        a_s2: u64,
+        /// Stride of b along the outermost row index.
+        b_s0: u64,
+        /// Stride of b along the middle row index.
+        b_s1: u64,
+        /// Stride of b along the innermost row index.
+        b_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Vectors of a row, the last one perhaps not full; a thread does one at a time.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Activations: [`Activation`](crate::Activation) as a number. Scale: 0 factor in `scale`, 1 in memory.
+        mode: u32,
+        /// A factor.
+        scale: f32,
+    }
+    /// Reductions of rows, which split as in [`RmsNormArgs`]. Where there is no mask, its strides are not used.
+    struct ReduceArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of the mask along the outermost row index.
+        m_s0: u64,
+        /// Stride of the mask along the middle row index.
+        m_s1: u64,
+        /// Stride of the mask along the innermost row index.
+        m_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// 0 none, 1 u8 (0 hides), 2 f32, 3 f16, 4 bf16 (added).
+        mask: u32,
+        /// Factor of x, or of the sum.
+        scale: f32,
+        /// Bound of the scores; 0 for none.
+        softcap: f32,
+        /// One over it.
+        inverse_softcap: f32,
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! STRESS_SEED=0xdeadbeef cargo test --release --lib -- --ignored --nocapture gemm_fuzz_deep
 //! ```
 
-use tessl_conformance::fuzz::{Fuzzed, gemm, rms_norm, seed_from_env};
+use tessl_conformance::fuzz::{Fuzzed, elementwise, gemm, mlp, reduce, rms_norm, seed_from_env};
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
 // runtime is named through that crate.
@@ -44,4 +44,37 @@ fn rms_norm_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn rms_norm_fuzz_deep() {
     run("rms_norm", 2500, rms_norm);
+}
+
+#[test]
+fn mlp_fuzz_quick() {
+    run("mlp", 160, mlp);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn mlp_fuzz_deep() {
+    run("mlp", 2500, mlp);
+}
+
+#[test]
+fn elementwise_fuzz_quick() {
+    run("elementwise", 160, elementwise);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn elementwise_fuzz_deep() {
+    run("elementwise", 2500, elementwise);
+}
+
+#[test]
+fn reduce_fuzz_quick() {
+    run("reduce", 160, reduce);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn reduce_fuzz_deep() {
+    run("reduce", 2500, reduce);
 }

@@ -3,7 +3,7 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
-use crate::nn::RmsNormDesc;
+use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -17,6 +17,12 @@ pub enum Desc {
     Gemm(GemmDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
+    /// Activations, plain or gated.
+    Mlp(MlpDesc),
+    /// Element-wise arithmetic, conversion and copies.
+    Elementwise(ElementwiseDesc),
+    /// Reductions of rows.
+    Reduce(ReduceDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

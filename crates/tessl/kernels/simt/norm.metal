@@ -21,13 +21,6 @@ constant constexpr uint SIMDGROUPS = THREADS / 32;
 // THREADS * KEEP vectors (8192 f16, 4096 f32) read their remainder twice.
 constant constexpr uint KEEP = 4;
 
-// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on
-// every GPU; the plan keeps rows below 2^32, and only the products need 64 bits.
-DEVFN ulong row_offset(uint row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
-  const uint outer = row / r2;
-  return outer / r1 * s0 + outer % r1 * s1 + row % r2 * s2;
-}
-
 // Sum over the threadgroup, the same bits in every thread. `part` has SIMDGROUPS slots that nobody reads any more.
 DEVFN float group_sum(float v, threadgroup float* part, uint lane, uint sg) {
   v = simd_sum(v);

@@ -219,7 +219,10 @@ impl StreamCore {
             }
         }
         let mut conflicts = Conflicts { waits: std::mem::take(&mut pending.waits), ..Conflicts::default() };
-        for binding in bindings {
+        // Writes first: a read of this command would take the place of an earlier read of the same bytes, and the write that
+        // comes with it, in place, would no longer find what it has to wait for.
+        let of = |access| bindings.iter().filter(move |b| b.access == access);
+        for binding in of(Access::Write).chain(of(Access::Read)) {
             binding.memory.hazards().register(
                 &self.progress,
                 seq,

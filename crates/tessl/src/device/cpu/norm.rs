@@ -6,9 +6,9 @@
 use super::call::{KernelCall, KernelFn};
 use super::convert::{load, narrow, widen};
 use super::registry::Builtin;
-use super::simd::{Scalar, Simd, Task};
+use super::rows::{RUN, for_each_isa, row_offset};
+use super::simd::{Simd, Task};
 use crate::args::RmsNormArgs;
-use crate::device::Isa;
 use crate::dtype::DType;
 
 #[cfg(test)]
@@ -16,8 +16,6 @@ mod tests;
 
 /// Elements that one chunk normalises, about.
 const CHUNK: u64 = 16 << 10;
-/// Elements converted at once.
-const RUN: usize = 256;
 /// Independent sums.
 const SUMS: usize = 8;
 
@@ -41,14 +39,6 @@ struct Rows<'a> {
 // SAFETY: threads write disjoint rows of y, and y is apart from x or the same rows.
 unsafe impl Sync for Rows<'_> {}
 
-/// Bytes from the first element to row `row`.
-#[allow(clippy::cast_possible_truncation)] // Offsets of operands in memory fit the address space.
-fn offset(row: u64, args: &RmsNormArgs, strides: [u64; 3], size: usize) -> usize {
-    let (r1, r2) = (u64::from(args.r1), u64::from(args.r2));
-    let index = [row / (r1 * r2), row / r2 % r1, row % r2];
-    index.iter().zip(strides).map(|(i, s)| i * s).sum::<u64>() as usize * size
-}
-
 impl Task for Rows<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -57,8 +47,8 @@ impl Task for Rows<'_> {
         for row in self.first..self.first + self.count {
             // SAFETY: the row is inside x and y; `w` has n elements.
             unsafe {
-                let x = self.x.add(offset(row, a, [a.x_s0, a.x_s1, a.x_s2], size));
-                let y = self.y.add(offset(row, a, [a.y_s0, a.y_s1, a.y_s2], size));
+                let x = self.x.add(row_offset(row, [a.r1, a.r2], [a.x_s0, a.x_s1, a.x_s2]) * size);
+                let y = self.y.add(row_offset(row, [a.r1, a.r2], [a.y_s0, a.y_s1, a.y_s2]) * size);
                 #[allow(clippy::cast_precision_loss)] // Exact up to 2^24; above, the error is that of one rounding.
                 let scale = 1.0 / (squares::<S>(x, self.x_dtype, n) / n as f32 + a.eps).sqrt();
                 let (mut xs, mut ws) = ([0.0f32; RUN], [0.0f32; RUN]);
@@ -158,12 +148,4 @@ macro_rules! kernels {
 }
 
 /// Every kernel of this file, by instruction set.
-pub(super) const BUILTINS: &[&[Builtin]] = &[
-    kernels!("scalar", Isa::Scalar, Scalar),
-    #[cfg(target_arch = "aarch64")]
-    kernels!("neon", Isa::Neon, super::simd::Neon),
-    #[cfg(target_arch = "x86_64")]
-    kernels!("avx2", Isa::Avx2, super::simd::Avx2),
-    #[cfg(target_arch = "x86_64")]
-    kernels!("avx512", Isa::Avx512, super::simd::Avx512),
-];
+pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(kernels);

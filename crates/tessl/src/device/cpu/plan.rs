@@ -3,15 +3,14 @@
 //! Nothing here depends on the number of cores: how a product is cut decides the order of its sums.
 
 use super::gemm::geometry;
-use super::norm;
 use super::tables::{GemmRow, Kernel, ROWS};
 use super::workspace::{A_BYTES, ACC_BYTES, B_BYTES};
 use crate::device::{DeviceProfile, Isa};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{GemmBackend, GemmDesc, Precision};
-use crate::nn::RmsNormDesc;
 use crate::plan::{Desc, KernelKey, Plan};
+
+mod nn;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
 const SCRATCH: u64 = 32 << 20;
@@ -27,7 +26,10 @@ const NARROW: u32 = 256;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(d) => gemm(d, profile.isa),
-        Desc::RmsNorm(d) => rms_norm(d, profile.isa),
+        Desc::RmsNorm(d) => nn::rms_norm(d, profile.isa),
+        Desc::Mlp(d) => nn::mlp(d, profile.isa),
+        Desc::Elementwise(d) => nn::elementwise(d, profile.isa),
+        Desc::Reduce(d) => nn::reduce(d, profile.isa),
     }
 }
 
@@ -119,29 +121,6 @@ fn limit(panels: u64, cols: u32) -> u32 {
 fn even(size: u32, most: u32, unit: u32) -> u32 {
     let parts = size.div_ceil(most).max(1);
     size.div_ceil(parts).max(1).next_multiple_of(unit)
-}
-
-fn rms_norm(d: &RmsNormDesc, isa: Isa) -> Result<Plan> {
-    let weight = d.weight == d.dtype || d.weight == DType::F32;
-    if !d.dtype.is_float() || !weight {
-        return Err(Error::unsupported("rms_norm", format!("{} with a {} weight", d.dtype, d.weight), "cpu"));
-    }
-    let isa = isa.min(Isa::Avx512);
-    let rows = norm::rows_of_chunk(d.n);
-    let chunks = u32::try_from(d.rows.div_ceil(rows)).unwrap_or(u32::MAX);
-    Ok(Plan {
-        kernel: KernelKey::builtin("norm", format!("rms_norm_{}_{}_{}", d.dtype, d.weight, suffix(isa))),
-        tile: [u32::try_from(rows).unwrap_or(u32::MAX), d.n, 1],
-        tiles: [chunks, 1, 1],
-        grid: [chunks, 1, 1],
-        threads: 1,
-        stages: 1,
-        split: 1,
-        shared_bytes: 0,
-        scratch_bytes: 0,
-        precision: Precision::Exact,
-        reason: "rows: chunks of about 16 Ki elements",
-    })
 }
 
 #[cfg(test)]

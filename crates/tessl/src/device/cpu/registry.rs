@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{gemm, norm};
+use super::{elementwise, gemm, mlp, norm, reduce};
 use crate::device::Isa;
 
 /// One kernel.
@@ -19,7 +19,9 @@ pub(super) struct Builtin {
 
 /// Every kernel compiled for this architecture.
 pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
-    [gemm::BUILTINS, gemm::NATIVE, norm::BUILTINS].into_iter().flatten().copied().flatten()
+    let products = [gemm::BUILTINS, gemm::NATIVE];
+    let others = [elementwise::BUILTINS, elementwise::COPIES, mlp::BUILTINS, norm::BUILTINS, reduce::BUILTINS];
+    products.into_iter().chain(others).flatten().copied().flatten()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Plans and profiles are pure and always present; everything else is behind the `cuda` feature.
 
+mod nn;
 mod plan;
 #[cfg(test)]
 mod plan_tests;

@@ -1,14 +1,14 @@
 //! Plans for NVIDIA devices: rows of `tables/`, filtered by the device's limits.
 
-use super::tables::{GemmKernel, GemmRow, NORM_THREADS, gemm_rows, norm_rows};
+use super::nn;
+use super::tables::{GemmKernel, GemmRow, gemm_rows};
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Layout, Precision};
-use crate::nn::RmsNormDesc;
 use crate::plan::{Desc, KernelKey, Plan};
 
-const DEVICE: &str = "cuda";
+pub(super) const DEVICE: &str = "cuda";
 
 /// Rows and columns that kernels can count in 32 bits with a tile to spare.
 const MAX_EXTENT: u32 = u32::MAX - 511;
@@ -20,7 +20,10 @@ const MAX_EXTENT: u32 = u32::MAX - 511;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(gemm) => plan_gemm(gemm, profile),
-        Desc::RmsNorm(norm) => plan_norm(norm, profile),
+        Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
+        Desc::Mlp(desc) => nn::mlp(desc, profile),
+        Desc::Elementwise(desc) => nn::elementwise(desc, profile),
+        Desc::Reduce(desc) => nn::reduce(desc, profile),
     }
 }
 
@@ -117,35 +120,6 @@ fn no_fit<'a>(rows: impl Iterator<Item = &'a GemmRow> + Clone, profile: &DeviceP
     too_large("gemm", "the threads of the smallest tile", threads.into(), profile.max_threads.into())
 }
 
-fn plan_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
-    let (x, w) = (desc.dtype, desc.weight);
-    if !x.is_float() || !(w == x || w == DType::F32) {
-        return Err(Error::unsupported("rms_norm", format!("{x} rows with a {w} weight"), DEVICE));
-    }
-    let Ok(rows) = u32::try_from(desc.rows) else {
-        return Err(too_large("rms_norm", "the number of rows", desc.rows, u32::MAX.into()));
-    };
-    if NORM_THREADS > profile.max_threads {
-        return Err(too_large("rms_norm", "the threads of a block", NORM_THREADS.into(), profile.max_threads.into()));
-    }
-    let row = norm_rows().iter().find(|r| desc.align >= r.min_align);
-    let row = row.expect("INVARIANT: the last row asks for no alignment");
-    let groups = rows.min(profile.cores.saturating_mul(row.blocks_per_core)).min(profile.max_grid);
-    Ok(Plan {
-        kernel: KernelKey::builtin("norm", format!("rms_norm_{x}_{w}")).constant("VEC16", row.vec16),
-        tile: [1, desc.n, 1],
-        tiles: [rows, 1, 1],
-        grid: [groups, 1, 1],
-        threads: NORM_THREADS,
-        stages: 1,
-        split: 1,
-        shared_bytes: 0,
-        scratch_bytes: 0,
-        precision: Precision::Exact,
-        reason: row.reason,
-    })
-}
-
-fn too_large(op: &'static str, what: &'static str, value: u64, limit: u64) -> Error {
+pub(super) fn too_large(op: &'static str, what: &'static str, value: u64, limit: u64) -> Error {
     Error::TooLarge { op, what, value, limit }
 }

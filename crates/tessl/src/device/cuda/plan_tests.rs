@@ -2,12 +2,12 @@
 
 use super::plan::plan;
 use super::profiles::PROFILES;
-use super::tables::{GemmKernel, GemmRow, gemm_rows, norm_rows};
+use super::tables::{GemmKernel, GemmRow, access_rows, gemm_rows};
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
-use crate::nn::RmsNormDesc;
+use crate::nn::{MlpDesc, MlpOp, RmsNormDesc};
 use crate::plan::{Desc, Plan};
 
 fn profile(name: &str) -> &'static DeviceProfile {
@@ -138,7 +138,7 @@ fn norm_rows_follow_alignment() {
         let desc = RmsNormDesc { rows, n: 4096, dtype: DType::Bf16, weight: DType::F32, align };
         plan(&Desc::RmsNorm(desc), profile("h200"))
     };
-    for row in norm_rows() {
+    for row in access_rows() {
         let p = norm(5, row.min_align).unwrap();
         assert_eq!((p.reason, p.kernel.constants[0]), (row.reason, ("VEC16", row.vec16)));
     }
@@ -146,6 +146,21 @@ fn norm_rows_follow_alignment() {
     assert_eq!(norm(5, 4).unwrap().kernel.name, "rms_norm_bf16_f32");
     assert_eq!((norm(5, 4).unwrap().grid[0], norm(1 << 20, 4).unwrap().grid[0]), (5, 1056));
     assert!(matches!(norm(1 << 32, 4), Err(Error::TooLarge { .. })));
+}
+
+#[test]
+fn element_wise_plans_cover_every_vector_and_number_it_in_32_bits() {
+    for device in PROFILES {
+        for (rows, n, align) in [(1, 1, 7), (3, 1001, 7), (3, 1001, 1), (u64::from(u32::MAX), 1 << 20, 7)] {
+            let desc = MlpDesc { op: MlpOp::Glu, rows, n, dtype: DType::Bf16, activation: Activation::Silu, align };
+            let p = plan(&Desc::Mlp(desc), device).unwrap();
+            let wide = align >= 4;
+            assert_eq!((p.tile[1], p.kernel.constants[0]), (if wide { 8 } else { 1 }, ("VEC16", u32::from(wide))));
+            let vectors = rows * u64::from(n.div_ceil(p.tile[1]));
+            let threads = u64::from(p.grid[0]) * u64::from(p.threads);
+            assert!(threads < 1 << 32 && (threads >= vectors || p.grid[0] == 8 * device.cores), "{p:?}");
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::plan::KernelKey;
 const CUDA: &str = include_str!("../../../kernels/prelude/cuda.h");
 const ARGS: &str = include_str!("../../../kernels/prelude/args.h");
 const PACK: &str = include_str!("../../../kernels/prelude/pack.h");
+const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
 const PTX: &str = include_str!("../../../kernels/cuda/ptx.cuh");
 const EPILOGUE: &str = include_str!("../../../kernels/cuda/epilogue.cuh");
@@ -37,6 +38,19 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[EPILOGUE],
         text: include_str!("../../../kernels/cuda/gemm_simt.cu"),
     },
+    Module {
+        stem: "elementwise",
+        file: "elementwise.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/elementwise.metal"),
+    },
+    Module { stem: "mlp", file: "mlp.metal", extra: &[], text: include_str!("../../../kernels/simt/mlp.metal") },
+    Module {
+        stem: "reduce",
+        file: "reduce.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/reduce.metal"),
+    },
     Module { stem: "norm", file: "norm.metal", extra: &[], text: include_str!("../../../kernels/simt/norm.metal") },
 ];
 
@@ -47,7 +61,7 @@ pub(super) fn module(stem: &str) -> Option<&'static Module> {
 
 /// The prelude that all kernels share.
 pub(super) fn prelude() -> String {
-    [CUDA, ARGS, PACK, ACTIVATION].join("\n")
+    [CUDA, ARGS, PACK, ROWS, ACTIVATION].join("\n")
 }
 
 impl Module {

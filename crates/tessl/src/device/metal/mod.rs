@@ -1,6 +1,7 @@
 //! The Metal device: plans and kernel sources. Running on Apple hardware is not part of this version; the kernels and
 //! their plans run on the simulator of `tessl-sim`, which implements the same contract.
 
+mod nn;
 mod plan;
 mod tables;
 

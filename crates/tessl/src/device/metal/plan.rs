@@ -1,19 +1,12 @@
-//! Plans for Metal: one simdgroup_matrix tile, one row kernel.
+//! Plans for Metal: one simdgroup_matrix tile; kernels that walk rows are in `nn.rs`.
 
+use super::nn;
 use super::tables::gemm_rows;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Precision};
-use crate::nn::RmsNormDesc;
 use crate::plan::{Desc, KernelKey, Plan};
-
-/// Threads of a row kernel.
-const ROW_THREADS: u32 = 256;
-/// Row kernels walk rows when there are more than this many.
-const MAX_ROW_GROUPS: u32 = 1 << 16;
-/// log2 of the 16 bytes that vector accesses need.
-const VEC_ALIGN: u8 = 4;
 
 /// The plan for `desc` on an Apple GPU.
 ///
@@ -22,7 +15,10 @@ const VEC_ALIGN: u8 = 4;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(desc) => gemm(desc, profile),
-        Desc::RmsNorm(desc) => Ok(rms_norm(desc, profile)),
+        Desc::RmsNorm(desc) => Ok(nn::rms_norm(desc, profile)),
+        Desc::Mlp(desc) => Ok(nn::mlp(desc, profile)),
+        Desc::Elementwise(desc) => nn::elementwise(desc, profile),
+        Desc::Reduce(desc) => nn::reduce(desc, profile),
     }
 }
 
@@ -57,24 +53,4 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         precision: Precision::Exact,
         reason: row.reason,
     })
-}
-
-fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Plan {
-    let vec = desc.align >= VEC_ALIGN;
-    let rows = u32::try_from(desc.rows).unwrap_or(u32::MAX);
-    let grid = rows.min(MAX_ROW_GROUPS).min(profile.max_grid);
-    let name = format!("rms_norm_{}_{}", desc.dtype, desc.weight);
-    Plan {
-        kernel: KernelKey::builtin("norm", name).constant("VEC16", u32::from(vec)),
-        tile: [1, desc.n, 1],
-        tiles: [rows, 1, 1],
-        grid: [grid, 1, 1],
-        threads: ROW_THREADS,
-        stages: 1,
-        split: 1,
-        shared_bytes: 0,
-        scratch_bytes: 0,
-        precision: Precision::Exact,
-        reason: if vec { "one threadgroup a row, 16-byte accesses" } else { "one threadgroup a row, scalar accesses" },
-    }
 }

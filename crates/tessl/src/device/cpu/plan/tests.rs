@@ -3,7 +3,9 @@
 use super::*;
 use crate::device::cpu::registry::builtins;
 use crate::device::cpu::tables::{Axis, PROFILES, Threshold};
+use crate::dtype::DType;
 use crate::gemm::{Activation, Bias, Factor, Layout};
+use crate::nn::{ElementwiseDesc, ElementwiseOp, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
@@ -118,12 +120,45 @@ fn kernels_of_plans_exist_where_their_isa_is_compiled() {
             }
             for weight in [input, DType::F32] {
                 let d = RmsNormDesc { rows: 3, n: 5, dtype: input, weight, align: 7 };
-                let plan = rms_norm(&d, profile.isa).expect("floats are supported");
+                let plan = nn::rms_norm(&d, profile.isa).expect("floats are supported");
                 let exists = builtins().any(|b| b.module == "norm" && b.name == plan.kernel.name);
                 assert!(exists || !compiled, "{}", plan.kernel.name);
             }
         }
+        for desc in row_kernels() {
+            let plan = plan(&desc, profile).expect("supported");
+            let exists = builtins().any(|b| b.module == plan.kernel.module && b.name == plan.kernel.name);
+            assert!(exists || !compiled, "{}", plan.kernel.name);
+        }
     }
+}
+
+/// Each kernel that walks rows, once.
+fn row_kernels() -> Vec<Desc> {
+    let mut all = Vec::new();
+    for dtype in FLOATS {
+        for op in MlpOp::ALL {
+            all.push(Desc::Mlp(MlpDesc { op, rows: 3, n: 5, dtype, activation: Activation::Silu, align: 7 }));
+        }
+    }
+    for (op, (input, output)) in ElementwiseOp::ALL
+        .into_iter()
+        .flat_map(|op| DType::ALL.into_iter().flat_map(move |i| DType::ALL.map(|o| (op, (i, o)))))
+    {
+        let desc = ElementwiseDesc { op, rows: 3, n: 5, input, output, align: 7 };
+        if desc.kernel().is_some() {
+            all.push(Desc::Elementwise(desc));
+        }
+    }
+    for (op, (input, output)) in
+        ReduceOp::ALL.into_iter().flat_map(|op| FLOATS.into_iter().flat_map(move |i| DType::ALL.map(|o| (op, (i, o)))))
+    {
+        let desc = ReduceDesc { op, rows: 3, n: 5, input, output, mask: None, align: 7 };
+        if desc.kernel().is_some() {
+            all.push(Desc::Reduce(desc));
+        }
+    }
+    all
 }
 
 #[test]
@@ -133,7 +168,7 @@ fn unsupported_types_are_typed_errors() {
     let d = GemmDesc { output: DType::I32, ..desc(4, 4, 4, 1, DType::F32) };
     assert!(gemm(&d, Isa::Amx).is_err());
     let d = RmsNormDesc { rows: 1, n: 1, dtype: DType::F32, weight: DType::F16, align: 2 };
-    assert!(rms_norm(&d, Isa::Avx2).is_err());
+    assert!(nn::rms_norm(&d, Isa::Avx2).is_err());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Kernel variants and the thresholds that choose them, as rows.
 
+mod access;
 mod gemm;
-mod norm;
 
+pub(crate) use access::THREADS as ROW_THREADS;
+pub use access::{AccessRow, access_rows};
 pub use gemm::{GemmKernel, GemmRow, gemm_rows};
-pub(crate) use norm::THREADS as NORM_THREADS;
-pub use norm::{NormRow, norm_rows};

@@ -1,0 +1,52 @@
+// Walking the rows of strided operands. A row is numbered in 32 bits; where it starts needs 64.
+#pragma once
+
+// Offset of row r, whose index splits into (outermost, middle, innermost). 64-bit division is a long subroutine on
+// every GPU; plans keep rows below 2^32, and only the products need 64 bits. With one row axis r2 is the largest uint,
+// so that nothing is divided at all.
+DEVFN ulong row_offset(uint row, uint r1, uint r2, ulong s0, ulong s1, ulong s2) {
+  if (row < r2) return row * s2;
+  const uint outer = row / r2;
+  return outer / r1 * s0 + outer % r1 * s1 + row % r2 * s2;
+}
+
+// COUNT floats, each rounded to T to nearest even, to 16-byte aligned memory.
+template <typename T, uint COUNT>
+DEVFN void store_floats(device T* p, const thread float* v) {
+  device uint4* q = (device uint4*)p;
+  for (uint i = 0; i < COUNT * sizeof(T) / 16; i++) q[i] = pack16<T>(v + i * (16 / sizeof(T)));
+}
+
+// A thread's place among the vectors of all rows of an element-wise kernel. Steps are data of the plan, so that walking
+// takes no division.
+struct MapCursor {
+  ulong row;
+  uint at;
+};
+
+DEVFN MapCursor map_first(constant MapArgs& p, uint thread_index) {
+  MapCursor c;
+  c.row = thread_index / p.vectors;
+  c.at = thread_index % p.vectors;
+  return c;
+}
+
+DEVFN void map_next(thread MapCursor& c, constant MapArgs& p) {
+  c.row += p.step_rows;
+  c.at += p.step_vectors;
+  if (c.at >= p.vectors) {
+    c.at -= p.vectors;
+    c.row++;
+  }
+}
+
+// Element `i` of the row of a cursor, in each operand.
+DEVFN ulong map_a(MapCursor c, constant MapArgs& p, uint i) {
+  return row_offset(uint(c.row), p.r1, p.r2, p.a_s0, p.a_s1, p.a_s2) + i;
+}
+DEVFN ulong map_b(MapCursor c, constant MapArgs& p, uint i) {
+  return row_offset(uint(c.row), p.r1, p.r2, p.b_s0, p.b_s1, p.b_s2) + i;
+}
+DEVFN ulong map_y(MapCursor c, constant MapArgs& p, uint i) {
+  return row_offset(uint(c.row), p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2) + i;
+}

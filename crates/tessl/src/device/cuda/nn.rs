@@ -1,0 +1,94 @@
+//! Plans for kernels that walk rows: normalisation, activations and the like.
+
+use super::plan::{DEVICE, too_large};
+use super::tables::{AccessRow, ROW_THREADS, access_rows};
+use crate::device::DeviceProfile;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::gemm::Precision;
+use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::plan::{KernelKey, Plan};
+
+pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let (x, w) = (desc.dtype, desc.weight);
+    if !x.is_float() || !(w == x || w == DType::F32) {
+        return Err(Error::unsupported("rms_norm", format!("{x} rows with a {w} weight"), DEVICE));
+    }
+    let rows = rows_of("rms_norm", desc.rows, profile)?;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("norm", format!("rms_norm_{x}_{w}")).constant("VEC16", row.vec16);
+    Ok(plan(kernel, [1, desc.n, 1], rows, row, profile))
+}
+
+pub(super) fn reduce(desc: &ReduceDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.types(), DEVICE))?;
+    let rows = rows_of(op, desc.rows, profile)?;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("reduce", name).constant("VEC16", row.vec16);
+    Ok(plan(kernel, [1, desc.n, 1], rows, row, profile))
+}
+
+pub(super) fn mlp(desc: &MlpDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    if !desc.dtype.is_float() {
+        return Err(Error::unsupported(op, format!("{}", desc.dtype), DEVICE));
+    }
+    let kernel = KernelKey::builtin("mlp", format!("{op}_{}", desc.dtype));
+    map(op, kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile)
+}
+
+pub(super) fn elementwise(desc: &ElementwiseDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.types(), DEVICE))?;
+    let size = desc.input.size().min(desc.output.size());
+    let kernel = KernelKey::builtin("elementwise", name);
+    map(op, kernel, [desc.rows, desc.n.into()], size, desc.align, profile)
+}
+
+/// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.
+fn map(
+    op: &'static str,
+    kernel: KernelKey,
+    [rows, n]: [u64; 2],
+    size: usize,
+    align: u8,
+    profile: &DeviceProfile,
+) -> Result<Plan> {
+    rows_of(op, rows, profile)?;
+    let row = access(align);
+    let vector = if row.vec16 == 1 { 16 / u32::try_from(size).unwrap_or(16) } else { 1 };
+    let blocks = rows.saturating_mul(n.div_ceil(vector.into())).div_ceil(ROW_THREADS.into());
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    Ok(plan(kernel.constant("VEC16", row.vec16), [1, vector, 1], blocks, row, profile))
+}
+
+fn access(align: u8) -> &'static AccessRow {
+    access_rows().iter().find(|r| align >= r.min_align).expect("INVARIANT: the last row asks for no alignment")
+}
+
+/// The rows as kernels number them, on a device that holds their blocks.
+fn rows_of(op: &'static str, rows: u64, profile: &DeviceProfile) -> Result<u32> {
+    if ROW_THREADS > profile.max_threads {
+        return Err(too_large(op, "the threads of a block", ROW_THREADS.into(), profile.max_threads.into()));
+    }
+    u32::try_from(rows).map_err(|_| too_large(op, "the number of rows", rows, u32::MAX.into()))
+}
+
+/// A grid that walks over `tiles`.
+fn plan(kernel: KernelKey, tile: [u32; 3], tiles: u32, row: &AccessRow, profile: &DeviceProfile) -> Plan {
+    let groups = tiles.min(profile.cores.saturating_mul(row.blocks_per_core)).min(profile.max_grid);
+    Plan {
+        kernel,
+        tile,
+        tiles: [tiles, 1, 1],
+        grid: [groups, 1, 1],
+        threads: ROW_THREADS,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: 0,
+        precision: Precision::Exact,
+        reason: row.reason,
+    }
+}

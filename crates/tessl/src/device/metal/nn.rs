@@ -1,0 +1,80 @@
+//! Plans for kernels that walk rows: normalisation, activations and the like.
+
+use crate::device::DeviceProfile;
+use crate::error::{Error, Result};
+use crate::gemm::Precision;
+use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::plan::{KernelKey, Plan};
+
+/// Threads of a threadgroup, as in the kernels.
+const THREADS: u32 = 256;
+/// Threadgroups walk over rows or vectors when there are more than this many.
+const MAX_GROUPS: u32 = 1 << 16;
+/// log2 of the 16 bytes that vector accesses need.
+const VEC_ALIGN: u8 = 4;
+
+pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Plan {
+    let kernel = KernelKey::builtin("norm", format!("rms_norm_{}_{}", desc.dtype, desc.weight));
+    rows(kernel, [desc.rows, desc.n.into()], desc.align, profile)
+}
+
+pub(super) fn reduce(desc: &ReduceDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.types(), "metal"))?;
+    Ok(rows(KernelKey::builtin("reduce", name), [desc.rows, desc.n.into()], desc.align, profile))
+}
+
+pub(super) fn mlp(desc: &MlpDesc, profile: &DeviceProfile) -> Plan {
+    let kernel = KernelKey::builtin("mlp", format!("{}_{}", desc.op.name(), desc.dtype));
+    map(kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile)
+}
+
+pub(super) fn elementwise(desc: &ElementwiseDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.types(), "metal"))?;
+    let size = desc.input.size().min(desc.output.size());
+    let kernel = KernelKey::builtin("elementwise", name);
+    Ok(map(kernel, [desc.rows, desc.n.into()], size, desc.align, profile))
+}
+
+/// One threadgroup a row.
+fn rows(kernel: KernelKey, [count, n]: [u64; 2], align: u8, profile: &DeviceProfile) -> Plan {
+    let vec = align >= VEC_ALIGN;
+    let reason = if vec { "one threadgroup a row, 16-byte accesses" } else { "one threadgroup a row, scalar accesses" };
+    plan(kernel, [1, narrow(n), 1], count, vec, reason, profile)
+}
+
+/// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.
+fn map(kernel: KernelKey, [rows, n]: [u64; 2], size: usize, align: u8, profile: &DeviceProfile) -> Plan {
+    let vec = align >= VEC_ALIGN;
+    let reason = if vec { "one vector a thread, 16-byte accesses" } else { "one element a thread" };
+    let vector = if vec { 16 / size as u64 } else { 1 };
+    let groups = rows.saturating_mul(n.div_ceil(vector)).div_ceil(THREADS.into());
+    plan(kernel, [1, narrow(vector), 1], groups, vec, reason, profile)
+}
+
+fn plan(
+    kernel: KernelKey,
+    tile: [u32; 3],
+    tiles: u64,
+    vec: bool,
+    reason: &'static str,
+    profile: &DeviceProfile,
+) -> Plan {
+    let tiles = narrow(tiles);
+    Plan {
+        kernel: kernel.constant("VEC16", u32::from(vec)),
+        tile,
+        tiles: [tiles, 1, 1],
+        grid: [tiles.min(MAX_GROUPS).min(profile.max_grid), 1, 1],
+        threads: THREADS,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: 0,
+        precision: Precision::Exact,
+        reason,
+    }
+}
+
+fn narrow(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
