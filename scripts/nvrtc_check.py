@@ -28,7 +28,8 @@ OPTIONS = ["-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-opti
 PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
-WIDE = {"norm": ({"VEC16"}, 8, 2), "mlp": ({"VEC16"}, 1, 1), "elementwise": ({"VEC16"}, 1, 1), "reduce": ({"VEC16"}, 1, 0)}
+WIDE = {"norm": ({"VEC16"}, 8, 2), "mlp": ({"VEC16"}, 1, 1), "elementwise": ({"VEC16"}, 1, 1), "reduce": ({"VEC16"}, 1, 0), "rope": ({"VEC16"}, 1, 1),
+        "embed": ({"VEC16"}, 1, 1)}
 
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
 BAD_LOG = re.compile(r"C7508|C7510|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)

@@ -1,6 +1,7 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod ops;
+mod positions;
 mod rowwise;
 mod state;
 mod tensors;
@@ -157,6 +158,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("rms_norm", "rms_norm", ops::rms_norm),
         case("mlp", "glu", rowwise::mlp),
         case("elementwise", "add", rowwise::arithmetic),
+        case("rope", "rope", positions::rope),
+        case("embedding", "embedding", positions::embedding),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),
         case("factors_and_types", "cast", rowwise::factors_and_types),

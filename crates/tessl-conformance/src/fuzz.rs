@@ -1,10 +1,12 @@
 //! Random problems with a seed, coverage of every kernel, and small counterexamples.
 
 mod elementwise;
+mod embed;
 mod gemm;
 mod mlp;
 mod norm;
 mod reduce;
+mod rope;
 
 use crate::env::Env;
 use crate::rows::Row;
@@ -139,6 +141,26 @@ pub fn elementwise(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String>
 pub fn reduce(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<crate::reduce::ReduceProblem>(env, cases, seed)?;
     covered(&fuzzed, kernels_of(env, &tessl::nn::ReduceOp::ALL.map(tessl::nn::ReduceOp::name)))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes `rope`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn rope(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::rope::RopeProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["rope"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes `embedding`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn embed(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::embed::EmbedProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["embedding"]))?;
     Ok(fuzzed)
 }
 

@@ -4,7 +4,9 @@ use crate::rows::plain_gemm;
 use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
-use tessl::nn::{ElementwiseDesc, ElementwiseOp, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc};
+use tessl::nn::{
+    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+};
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
@@ -98,11 +100,17 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let rows = |op, rows, n, (input, output), mask, align| {
         Desc::Reduce(ReduceDesc { op, rows, n, input, output, mask, align })
     };
+    let rope = |style, rows, n, dims, dtype, align| Desc::Rope(RopeDesc { rows, n, dims, style, dtype, align });
+    let embed = |rows, n, dtype, align| Desc::Embed(EmbedDesc { rows, n, dtype, align });
     all.extend([
         ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
         ("log_softmax logits", rows(ReduceOp::LogSoftmax, 1, 128_256, f32s, None, 7)),
         ("row sums", rows(ReduceOp::Sum, 4096, 4096, (DType::Bf16, DType::F32), None, 7)),
         ("argmax unaligned", rows(ReduceOp::ArgMax, 4, 50_257, (DType::F16, DType::U32), None, 1)),
+        ("rope prefill", rope(RopeStyle::HalfSplit, 2048 * 32, 128, 128, DType::Bf16, 7)),
+        ("rope decode", rope(RopeStyle::Interleaved, 8, 80, 20, DType::F16, 4)),
+        ("embedding", embed(2048, 4096, DType::Bf16, 7)),
+        ("embedding unaligned", embed(1, 1001, DType::F32, 2)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
     all

@@ -15,6 +15,7 @@
 mod adversarial;
 mod data;
 pub mod elementwise;
+pub mod embed;
 mod env;
 pub mod fuzz;
 pub mod gemm;
@@ -24,6 +25,7 @@ pub mod mlp;
 pub mod norm;
 pub mod reduce;
 mod report;
+pub mod rope;
 pub mod rows;
 pub mod rowwise;
 pub mod skip;

@@ -36,6 +36,8 @@ impl Row {
             Desc::Mlp(d) => d.op.name(),
             Desc::Elementwise(d) => d.op.name(),
             Desc::Reduce(d) => d.op.name(),
+            Desc::Rope(_) => "rope",
+            Desc::Embed(_) => "embedding",
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -169,7 +171,15 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
 
 /// Every row of the other operations that the profile can choose, with a problem that takes it.
 pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
-    let descs = [crate::mlp::descs(), crate::elementwise::descs(), crate::reduce::descs()].into_iter().flatten();
+    let descs = [
+        crate::mlp::descs(),
+        crate::elementwise::descs(),
+        crate::reduce::descs(),
+        crate::rope::descs(),
+        crate::embed::descs(),
+    ]
+    .into_iter()
+    .flatten();
     descs.filter_map(|desc| Some((Row::of(&desc, profile).ok()?, desc))).collect()
 }
 

@@ -132,7 +132,8 @@ impl RowCase {
         for (i, &operand) in inputs.iter().enumerate() {
             let broadcast = self.broadcast && i == last && in_place != Some(i);
             let place = self.placed(operand, i, self.permuted, broadcast);
-            let distinct = if broadcast { place.len().min(self.n) } else { place.len() };
+            let row = if matches!(operand, Operand::Rows(_)) { self.n } else { 1 };
+            let distinct = if broadcast { place.len().min(row) } else { place.len() };
             let values: Vec<f64> = (0..distinct).map(|_| representable(operand.dtype(), value(&mut rng, i))).collect();
             data.push((0..place.len()).map(|at| values[at % distinct.max(1)]).collect());
             places.push(place);

@@ -88,6 +88,8 @@ impl Suite {
         cases.extend(crate::mlp::cases());
         cases.extend(crate::elementwise::cases());
         cases.extend(crate::reduce::cases());
+        cases.extend(crate::rope::cases());
+        cases.extend(crate::embed::cases());
         cases.extend(crate::tensor::cases());
         cases.extend(crate::known::cases());
         cases.extend(crate::adversarial::cases());

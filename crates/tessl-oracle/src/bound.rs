@@ -103,6 +103,13 @@ pub fn softmax(scores: &[f64], errors: &[f64], log: bool) -> Vec<f64> {
     (0..scores.len()).map(error).collect()
 }
 
+/// Largest error of an element of a turned pair before the store: sine and cosine within 2u, two products and a sum (2u
+/// more), and the angle, whose frequency has a relative error of 2^-51 and is kept to 2^-64 of a turn.
+pub fn rope(x0: f64, x1: f64, position: f64, frequency: f64) -> f64 {
+    let angle = position.abs() * (frequency * 2f64.powi(-51) + 2f64.powi(-61)) + 2f64.powi(-29);
+    (x0.abs() + x1.abs()) * (4.0 * U + angle) + 2f64.powi(-148)
+}
+
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.
 pub fn stored(error: f64, y: f64, output: Format) -> f64 {
     error + 0.5 * output.spacing(y.abs() + error)

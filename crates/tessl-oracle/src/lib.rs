@@ -5,6 +5,7 @@
 mod activation;
 pub mod bound;
 mod elementwise;
+mod embed;
 mod format;
 mod freivalds;
 mod gemm;
@@ -13,10 +14,12 @@ mod norm;
 pub mod pattern;
 mod reduce;
 mod rng;
+mod rope;
 mod sample;
 
 pub use activation::{Activation, erf, erfc};
 pub use elementwise::{add, mul};
+pub use embed::embedding;
 pub use format::Format;
 pub use freivalds::freivalds;
 pub use gemm::{Epilogue, Product, gemm};
@@ -24,4 +27,5 @@ pub use mlp::glu;
 pub use norm::rms_norm;
 pub use reduce::{log_softmax, row_argmax, row_max, score, softmax};
 pub use rng::Rng;
+pub use rope::{rope, rope_frequency, rope_pair};
 pub use sample::{SAMPLE_ABOVE_FLOP, SAMPLES, positions};

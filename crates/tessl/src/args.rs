@@ -191,6 +191,86 @@ args! {
         /// One over it.
         inverse_softcap: f32,
     }
+    /// Rotary embedding of rows, which split as in [`RmsNormArgs`].
+    struct RopeArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of positions along the outermost row index.
+        p_s0: u64,
+        /// Stride of positions along the middle row index.
+        p_s1: u64,
+        /// Stride of positions along the innermost row index.
+        p_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Position of the first token, in mode 0.
+        offset: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Elements that are turned, an even number.
+        dims: u32,
+        /// Vectors of a row: those of pairs, then those that are copied.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Positions: 0 counted from `offset`, 1 counted from the first of the operand, 2 one a row; 4 more for i32.
+        mode: u32,
+    }
+    /// `y[r] = table[ids[r]]`. Rows split as in [`RmsNormArgs`].
+    struct EmbedArgs {
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Stride of ids along the outermost row index.
+        i_s0: u64,
+        /// Stride of ids along the middle row index.
+        i_s1: u64,
+        /// Stride of ids along the innermost row index.
+        i_s2: u64,
+        /// Stride between rows of the table.
+        t_s: u64,
+        /// Number of ids.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Vectors of a row, the last one perhaps not full.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Rows of the table.
+        vocabulary: u32,
+        /// Ids are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Elements are multiplied by `scale` (1) or copied (0).
+        scaled: u32,
+        /// The factor.
+        scale: f32,
+    }
 }
 
 #[cfg(test)]

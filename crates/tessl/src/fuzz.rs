@@ -5,7 +5,7 @@
 //! STRESS_SEED=0xdeadbeef cargo test --release --lib -- --ignored --nocapture gemm_fuzz_deep
 //! ```
 
-use tessl_conformance::fuzz::{Fuzzed, elementwise, gemm, mlp, reduce, rms_norm, seed_from_env};
+use tessl_conformance::fuzz::{Fuzzed, elementwise, embed, gemm, mlp, reduce, rms_norm, rope, seed_from_env};
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
 // runtime is named through that crate.
@@ -77,4 +77,26 @@ fn reduce_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn reduce_fuzz_deep() {
     run("reduce", 2500, reduce);
+}
+
+#[test]
+fn rope_fuzz_quick() {
+    run("rope", 160, rope);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn rope_fuzz_deep() {
+    run("rope", 2500, rope);
+}
+
+#[test]
+fn embed_fuzz_quick() {
+    run("embed", 160, embed);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn embed_fuzz_deep() {
+    run("embed", 2500, embed);
 }

@@ -3,7 +3,7 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
-use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -23,6 +23,10 @@ pub enum Desc {
     Elementwise(ElementwiseDesc),
     /// Reductions of rows.
     Reduce(ReduceDesc),
+    /// Rotary position embedding.
+    Rope(RopeDesc),
+    /// Embedding lookup.
+    Embed(EmbedDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

@@ -18,20 +18,22 @@ DEVFN void store_floats(device T* p, const thread float* v) {
 }
 
 // A thread's place among the vectors of all rows of an element-wise kernel. Steps are data of the plan, so that walking
-// takes no division.
+// takes no division. The argument block A has rows, vectors, step_rows and step_vectors.
 struct MapCursor {
   ulong row;
   uint at;
 };
 
-DEVFN MapCursor map_first(constant MapArgs& p, uint thread_index) {
+template <typename A>
+DEVFN MapCursor map_first(constant A& p, uint thread_index) {
   MapCursor c;
   c.row = thread_index / p.vectors;
   c.at = thread_index % p.vectors;
   return c;
 }
 
-DEVFN void map_next(thread MapCursor& c, constant MapArgs& p) {
+template <typename A>
+DEVFN void map_next(thread MapCursor& c, constant A& p) {
   c.row += p.step_rows;
   c.at += p.step_vectors;
   if (c.at >= p.vectors) {

@@ -109,30 +109,39 @@ pub(super) struct Rows<const N: usize> {
 impl<const N: usize> Rows<N> {
     /// Rows along the last axis.
     pub(super) fn new(op: &'static str, operands: [(&'static str, &Tensor); N]) -> Result<Self> {
-        Self::of(op, operands, false)
+        Self::of(op, operands[0].0, operands[0].1.shape(), operands.map(|(_, t)| t.strides()), false)
     }
 
     /// Rows of an operation that treats all elements alike: they grow over axes that lie side by side.
     pub(super) fn flat(op: &'static str, operands: [(&'static str, &Tensor); N]) -> Result<Self> {
-        Self::of(op, operands, true)
+        Self::of(op, operands[0].0, operands[0].1.shape(), operands.map(|(_, t)| t.strides()), true)
     }
 
-    fn of(op: &'static str, operands: [(&'static str, &Tensor); N], grow: bool) -> Result<Self> {
-        let (name, x) = operands[0];
+    /// Rows along the last axis of `shape`, for operands that step along the other axes by these strides.
+    pub(super) fn strided(
+        op: &'static str,
+        name: &'static str,
+        shape: &[usize],
+        strides: [&[usize]; N],
+    ) -> Result<Self> {
+        Self::of(op, name, shape, strides, false)
+    }
+
+    fn of(op: &'static str, name: &'static str, shape: &[usize], operands: [&[usize]; N], grow: bool) -> Result<Self> {
         let too_large = |what, value: usize| Error::TooLarge { op, what, value: value as u64, limit: MAX_EXTENT };
         let fits = |n: usize| n as u64 <= MAX_EXTENT;
-        let (mut n, outer) = x.shape().split_last().map_or((1, &[][..]), |(&n, outer)| (n, outer));
+        let (mut n, outer) = shape.split_last().map_or((1, &[][..]), |(&n, outer)| (n, outer));
         if !fits(n) {
             return Err(too_large("the length of a row", n));
         }
         // Nothing is walked in an empty view, whatever its other extents.
-        if x.is_empty() {
+        if shape.contains(&0) {
             let count = if outer.contains(&0) { 0 } else { 1 };
             return Ok(Rows { count, n: narrow(n), axes: SmallVec::new() });
         }
         let mut axes: SmallVec<[(usize, [usize; N]); 4]> = SmallVec::new();
         for (axis, &extent) in outer.iter().enumerate().filter(|(_, d)| **d != 1) {
-            let strides = operands.map(|(_, t)| t.strides()[axis]);
+            let strides = operands.map(|strides| strides[axis]);
             let beside = |last: &[usize; N]| last.iter().zip(&strides).all(|(&l, &s)| l == s.saturating_mul(extent));
             match axes.last_mut() {
                 Some(last) if beside(&last.1) => *last = (last.0.saturating_mul(extent), strides),
@@ -148,8 +157,8 @@ impl<const N: usize> Rows<N> {
             axes.pop();
         }
         if axes.len() > 3 {
-            let strides: Vec<_> = operands.iter().map(|(_, t)| format!("{:?}", t.strides())).collect();
-            let actual = format!("{:?} with strides {}", x.shape(), strides.join(" and "));
+            let strides = operands.map(|strides| format!("{strides:?}"));
+            let actual = format!("{shape:?} with strides {}", strides.join(" and "));
             let expected = "at most three axes before the last may be strided on their own";
             return Err(Error::layout(op, name, actual, expected));
         }
@@ -197,15 +206,20 @@ fn narrow(extent: usize) -> u32 {
     u32::try_from(extent).expect("INVARIANT: checked against the limit")
 }
 
+/// Rows, and vectors of a row, from one vector of a thread to its next.
+pub(super) fn steps(plan: &Plan, vectors: u32) -> [u32; 2] {
+    let step = u64::from(plan.grid[0]) * u64::from(plan.threads);
+    let narrow = |n: u64| u32::try_from(n).expect("INVARIANT: plans launch fewer than 2^32 threads");
+    [narrow(step / u64::from(vectors)), narrow(step % u64::from(vectors))]
+}
+
 /// The argument block of an element-wise kernel whose operands a, b and y are these three of `rows`.
 pub(super) fn map_args<const N: usize>(plan: &Plan, rows: &Rows<N>, [a, b, y]: [usize; 3]) -> MapArgs {
     let ([a_s0, a_s1, a_s2], [b_s0, b_s1, b_s2], [y_s0, y_s1, y_s2]) =
         (rows.strides(a), rows.strides(b), rows.strides(y));
     let [r1, r2] = rows.splits();
     let vectors = rows.n.div_ceil(plan.tile[1]);
-    // From one vector of a thread to its next.
-    let step = u64::from(plan.grid[0]) * u64::from(plan.threads);
-    let narrow = |n: u64| u32::try_from(n).expect("INVARIANT: plans launch fewer than 2^32 threads");
+    let [step_rows, step_vectors] = steps(plan, vectors);
     MapArgs {
         a_s0,
         a_s1,
@@ -221,8 +235,8 @@ pub(super) fn map_args<const N: usize>(plan: &Plan, rows: &Rows<N>, [a, b, y]: [
         r2,
         n: rows.n,
         vectors,
-        step_rows: narrow(step / u64::from(vectors)),
-        step_vectors: narrow(step % u64::from(vectors)),
+        step_rows,
+        step_vectors,
         mode: 0,
         scale: 1.0,
     }

@@ -207,3 +207,79 @@ impl ReduceDesc {
         format!("{} to {}", self.input, self.output)
     }
 }
+
+/// Which elements of a row make a pair in rotary embedding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RopeStyle {
+    /// Element i and element i + dims / 2, as in GPT-NeoX and Llama checkpoints of Hugging Face.
+    #[default]
+    HalfSplit,
+    /// Elements 2 i and 2 i + 1, as in GPT-J and Meta's own Llama checkpoints.
+    Interleaved,
+}
+
+impl RopeStyle {
+    /// Every style.
+    pub const ALL: [RopeStyle; 2] = [RopeStyle::HalfSplit, RopeStyle::Interleaved];
+
+    /// The name in kernels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RopeStyle::HalfSplit => "half",
+            RopeStyle::Interleaved => "interleaved",
+        }
+    }
+}
+
+/// Rotary embedding of `rows` rows of `n` elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct RopeDesc {
+    /// Rows: tokens times heads.
+    pub rows: u64,
+    /// Elements of a row.
+    pub n: u32,
+    /// Elements that are turned; the others are copied.
+    pub dims: u32,
+    /// Which elements make a pair.
+    pub style: RopeStyle,
+    /// Element type of x and y.
+    pub dtype: DType,
+    /// log2 of the largest power of two, 128 bytes at most, that divides the address and row strides of x and y, and the
+    /// distance between the elements of a pair where that is half of `dims`.
+    pub align: u8,
+}
+
+impl RopeDesc {
+    /// The kernel's name, the same on every device; `None` where no kernel has this type.
+    pub(crate) fn kernel(&self) -> Option<String> {
+        self.dtype.is_float().then(|| format!("rope_{}_{}", self.style.name(), self.dtype))
+    }
+
+    /// Vectors of a row for a kernel whose vectors have `width` elements: pairs first, then copies.
+    pub(crate) fn vectors(&self, width: u32) -> u32 {
+        let pairs = if self.style == RopeStyle::Interleaved { (width / 2).max(1) } else { width };
+        (self.dims / 2).div_ceil(pairs) + (self.n - self.dims).div_ceil(width)
+    }
+}
+
+/// Embedding lookup: `rows` rows of `n` elements out of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct EmbedDesc {
+    /// Ids.
+    pub rows: u64,
+    /// Elements of a row.
+    pub n: u32,
+    /// Element type of table and output.
+    pub dtype: DType,
+    /// log2 of the largest power of two, 128 bytes at most, that divides the address and row strides of table and output.
+    pub align: u8,
+}
+
+impl EmbedDesc {
+    /// The kernel's name, the same on every device; `None` where no kernel has this type.
+    pub(crate) fn kernel(&self) -> Option<String> {
+        self.dtype.is_float().then(|| format!("embedding_{}", self.dtype))
+    }
+}

@@ -3,12 +3,18 @@
 mod check;
 mod desc;
 mod elementwise;
+mod embed;
 mod mlp;
 mod norm;
 mod reduce;
+mod rope;
 
-pub use desc::{ElementwiseDesc, ElementwiseOp, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc};
+pub use desc::{
+    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+};
 pub use elementwise::{Add, Cast, Mul, Scale};
+pub use embed::Embedding;
 pub use mlp::{Activate, Glu};
 pub use norm::RmsNorm;
 pub use reduce::{ArgMax, LogSoftmax, Reduce, Reduction, Softmax};
+pub use rope::{Positions, Rope, RopeFrequencies, RopeScaling};

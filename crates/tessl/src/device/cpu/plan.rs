@@ -30,6 +30,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Mlp(d) => nn::mlp(d, profile.isa),
         Desc::Elementwise(d) => nn::elementwise(d, profile.isa),
         Desc::Reduce(d) => nn::reduce(d, profile.isa),
+        Desc::Rope(d) => nn::rope(d, profile.isa),
+        Desc::Embed(d) => nn::embed(d, profile.isa),
     }
 }
 

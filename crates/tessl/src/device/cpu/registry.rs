@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{elementwise, gemm, mlp, norm, reduce};
+use super::{elementwise, embed, gemm, mlp, norm, reduce, rope};
 use crate::device::Isa;
 
 /// One kernel.
@@ -20,7 +20,15 @@ pub(super) struct Builtin {
 /// Every kernel compiled for this architecture.
 pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
     let products = [gemm::BUILTINS, gemm::NATIVE];
-    let others = [elementwise::BUILTINS, elementwise::COPIES, mlp::BUILTINS, norm::BUILTINS, reduce::BUILTINS];
+    let others = [
+        elementwise::BUILTINS,
+        elementwise::COPIES,
+        embed::BUILTINS,
+        mlp::BUILTINS,
+        norm::BUILTINS,
+        reduce::BUILTINS,
+        rope::BUILTINS,
+    ];
     products.into_iter().chain(others).flatten().copied().flatten()
 }
 

@@ -6,7 +6,7 @@ use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
@@ -46,6 +46,18 @@ pub(super) fn elementwise(desc: &ElementwiseDesc, profile: &DeviceProfile) -> Re
     map(op, kernel, [desc.rows, desc.n.into()], size, desc.align, profile)
 }
 
+pub(super) fn rope(desc: &RopeDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("rope", desc.dtype.name(), DEVICE))?;
+    let vectors = |width| desc.vectors(width).into();
+    vectors_of("rope", KernelKey::builtin("rope", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
+}
+
+pub(super) fn embed(desc: &EmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("embedding", desc.dtype.name(), DEVICE))?;
+    let kernel = KernelKey::builtin("embed", name);
+    map("embedding", kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile)
+}
+
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.
 fn map(
     op: &'static str,
@@ -55,12 +67,25 @@ fn map(
     align: u8,
     profile: &DeviceProfile,
 ) -> Result<Plan> {
+    vectors_of(op, kernel, rows, |width| n.div_ceil(width.into()), size, align, profile)
+}
+
+/// A kernel whose threads walk over the vectors of all rows; `vectors` tells how many a row has at this width.
+fn vectors_of(
+    op: &'static str,
+    kernel: KernelKey,
+    rows: u64,
+    vectors: impl Fn(u32) -> u64,
+    size: usize,
+    align: u8,
+    profile: &DeviceProfile,
+) -> Result<Plan> {
     rows_of(op, rows, profile)?;
     let row = access(align);
-    let vector = if row.vec16 == 1 { 16 / u32::try_from(size).unwrap_or(16) } else { 1 };
-    let blocks = rows.saturating_mul(n.div_ceil(vector.into())).div_ceil(ROW_THREADS.into());
+    let width = if row.vec16 == 1 { 16 / u32::try_from(size).unwrap_or(16) } else { 1 };
+    let blocks = rows.saturating_mul(vectors(width)).div_ceil(ROW_THREADS.into());
     let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-    Ok(plan(kernel.constant("VEC16", row.vec16), [1, vector, 1], blocks, row, profile))
+    Ok(plan(kernel.constant("VEC16", row.vec16), [1, width, 1], blocks, row, profile))
 }
 
 fn access(align: u8) -> &'static AccessRow {

@@ -3,7 +3,7 @@
 use crate::device::DeviceProfile;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 /// Threads of a threadgroup, as in the kernels.
@@ -35,6 +35,18 @@ pub(super) fn elementwise(desc: &ElementwiseDesc, profile: &DeviceProfile) -> Re
     Ok(map(kernel, [desc.rows, desc.n.into()], size, desc.align, profile))
 }
 
+pub(super) fn rope(desc: &RopeDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("rope", desc.dtype.name(), "metal"))?;
+    let (kernel, size) = (KernelKey::builtin("rope", name), desc.dtype.size());
+    Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
+}
+
+pub(super) fn embed(desc: &EmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("embedding", desc.dtype.name(), "metal"))?;
+    let kernel = KernelKey::builtin("embed", name);
+    Ok(map(kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile))
+}
+
 /// One threadgroup a row.
 fn rows(kernel: KernelKey, [count, n]: [u64; 2], align: u8, profile: &DeviceProfile) -> Plan {
     let vec = align >= VEC_ALIGN;
@@ -44,11 +56,23 @@ fn rows(kernel: KernelKey, [count, n]: [u64; 2], align: u8, profile: &DeviceProf
 
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.
 fn map(kernel: KernelKey, [rows, n]: [u64; 2], size: usize, align: u8, profile: &DeviceProfile) -> Plan {
+    vectors_of(kernel, rows, |width| n.div_ceil(width.into()), size, align, profile)
+}
+
+/// A kernel whose threads walk over the vectors of all rows; `vectors` tells how many a row has at this width.
+fn vectors_of(
+    kernel: KernelKey,
+    rows: u64,
+    vectors: impl Fn(u32) -> u64,
+    size: usize,
+    align: u8,
+    profile: &DeviceProfile,
+) -> Plan {
     let vec = align >= VEC_ALIGN;
     let reason = if vec { "one vector a thread, 16-byte accesses" } else { "one element a thread" };
-    let vector = if vec { 16 / size as u64 } else { 1 };
-    let groups = rows.saturating_mul(n.div_ceil(vector)).div_ceil(THREADS.into());
-    plan(kernel, [1, narrow(vector), 1], groups, vec, reason, profile)
+    let width = if vec { narrow(16 / size as u64) } else { 1 };
+    let groups = rows.saturating_mul(vectors(width)).div_ceil(THREADS.into());
+    plan(kernel, [1, width, 1], groups, vec, reason, profile)
 }
 
 fn plan(

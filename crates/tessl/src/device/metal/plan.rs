@@ -19,6 +19,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Mlp(desc) => Ok(nn::mlp(desc, profile)),
         Desc::Elementwise(desc) => nn::elementwise(desc, profile),
         Desc::Reduce(desc) => nn::reduce(desc, profile),
+        Desc::Rope(desc) => nn::rope(desc, profile),
+        Desc::Embed(desc) => nn::embed(desc, profile),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::suffix;
 use crate::device::Isa;
-use crate::device::cpu::{norm, reduce, rows};
+use crate::device::cpu::{norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, MlpDesc, ReduceDesc, RmsNormDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 const ROWS: &str = "rows: chunks of about 16 Ki elements";
@@ -25,6 +25,17 @@ pub(super) fn reduce(d: &ReduceDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.types(), "cpu"))?;
     let rows = reduce::rows_of_chunk(d.n);
     Ok(plan("reduce", &name, isa, [rows, d.n.into()], d.rows.div_ceil(rows), ROWS))
+}
+
+pub(super) fn rope(d: &RopeDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported("rope", d.dtype.name(), "cpu"))?;
+    let rows = rope::rows_of_chunk(d.n);
+    Ok(plan("rope", &name, isa, [rows, d.n.into()], d.rows.div_ceil(rows), ROWS))
+}
+
+pub(super) fn embed(d: &EmbedDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported("embedding", d.dtype.name(), "cpu"))?;
+    Ok(map("embed", &name, isa, d.rows, d.n))
 }
 
 pub(super) fn mlp(d: &MlpDesc, isa: Isa) -> Result<Plan> {

@@ -5,7 +5,9 @@ use crate::device::cpu::registry::builtins;
 use crate::device::cpu::tables::{Axis, PROFILES, Threshold};
 use crate::dtype::DType;
 use crate::gemm::{Activation, Bias, Factor, Layout};
-use crate::nn::{ElementwiseDesc, ElementwiseOp, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc};
+use crate::nn::{
+    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
@@ -140,6 +142,10 @@ fn row_kernels() -> Vec<Desc> {
         for op in MlpOp::ALL {
             all.push(Desc::Mlp(MlpDesc { op, rows: 3, n: 5, dtype, activation: Activation::Silu, align: 7 }));
         }
+        for style in RopeStyle::ALL {
+            all.push(Desc::Rope(RopeDesc { rows: 3, n: 64, dims: 64, style, dtype, align: 7 }));
+        }
+        all.push(Desc::Embed(EmbedDesc { rows: 3, n: 5, dtype, align: 7 }));
     }
     for (op, (input, output)) in ElementwiseOp::ALL
         .into_iter()
