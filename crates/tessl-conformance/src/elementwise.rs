@@ -196,7 +196,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 })
             };
             cases.push(case("sizes", |env, _| rowwise::sizes(env.seed)));
-            cases.push(case("views", |_, inputs| rowwise::views(inputs)).tagged(&["quick"]));
+            cases.push(case("views", rowwise::views).tagged(&["quick"]));
             cases.push(case("memory", |env, _| rowwise::memory(env)));
         }
     }

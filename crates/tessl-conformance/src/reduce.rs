@@ -307,7 +307,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 })
             };
             cases.push(case("sizes", |env| rowwise::sizes(env.seed)));
-            cases.push(case("views", |_| rowwise::views(1)).tagged(&["quick"]));
+            cases.push(case("views", |env| rowwise::views(env, 1)).tagged(&["quick"]));
             cases.push(case("memory", rowwise::memory));
             if is_softmax(op) {
                 let name = format!("{}/options/{}", op.name(), types.0);

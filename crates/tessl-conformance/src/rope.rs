@@ -159,7 +159,7 @@ fn views(env: &Env, style: RopeStyle, dtype: DType) -> Outcome {
     let sources =
         [Source::Host(0), Source::Each(DType::U32), Source::Device(999_990, DType::U32), Source::Each(DType::I32)];
     let mut problems = Vec::new();
-    for (i, rows) in rowwise::views(1).into_iter().enumerate().filter(|(_, r)| r.outer.len() != 4) {
+    for (i, rows) in rowwise::views(env, 1).into_iter().enumerate().filter(|(_, r)| r.outer.len() != 4) {
         let dims = [2, 2, 8, 64, 32][rows.n.min(300) % 5].min(rows.n / 2 * 2);
         if dims == 0 || rows.outer.is_empty() {
             continue;
