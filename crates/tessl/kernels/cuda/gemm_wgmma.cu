@@ -340,8 +340,8 @@ DEVFN void store_shares(Out* c, const uchar* bias, const GemmArgs& args, TileOri
 template <class T, class Out>
 DEVFN void gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap& map_c, Out* c, const uchar* bias,
                 const GemmArgs& args) {
-  extern __shared__ uchar smem[];
-  Memory memory((smem_address(smem) + 1023) & ~1023u);  // the swizzle counts from multiples of 1024
+  extern __shared__ __align__(1024) uchar smem[];  // the swizzle counts from multiples of 1024
+  Memory memory(smem_address(smem));
   uint warpgroup = threadIdx.x / 128, rank = SPLIT > 1 ? cluster_rank() : 0;
   uint first = blockIdx.x / SPLIT, stride = gridDim.x / SPLIT, tiles = args.tiles_m * args.tiles_n * args.batch;
   Depth depth(args.k, rank);
