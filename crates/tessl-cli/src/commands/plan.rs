@@ -105,7 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(Problem::RmsNorm(n)) => show(&Desc::RmsNorm(norm_desc(n)), &n.target),
         None if args.profiles => profiles(args.json),
         None if args.tiles => plan_tiles::run(args.json),
-        None => Err(CliError::Usage("plan: name a problem, as in `tessl plan gemm 4096 4096 4096 --dtype bf16`".into())),
+        None => {
+            Err(CliError::Usage("plan: name a problem, as in `tessl plan gemm 4096 4096 4096 --dtype bf16`".into()))
+        }
     }
 }
 
@@ -193,10 +195,16 @@ fn text(profile: &DeviceProfile, plan: &Plan) -> String {
         lines.insert(2, ("constants", constants.join(" ")));
     }
     if profile.kind != DeviceKind::Cpu {
-        let grid = format!("{} threadgroups of {} threads, {} shared", joined(&plan.grid), plan.threads, ui::bytes(plan.shared_bytes.into()));
+        let grid = format!(
+            "{} threadgroups of {} threads, {} shared",
+            joined(&plan.grid),
+            plan.threads,
+            ui::bytes(plan.shared_bytes.into())
+        );
         lines.insert(lines.len() - 2, ("grid", grid));
         lines.insert(lines.len() - 2, ("stages", format!("{}, k split in {}", plan.stages, plan.split)));
     }
+    lines.extend(plan.note.map(|note| ("note", note.to_owned())));
     lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
 }
 

@@ -13,7 +13,7 @@ use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
 /// Extents that reach every rule: around tiles, few and many tiles, odd ones.
-const SIZES: [u32; 9] = [1, 16, 33, 64, 129, 300, 768, 1025, 8192];
+const SIZES: [u32; 11] = [1, 16, 33, 64, 129, 300, 512, 768, 896, 1025, 8192];
 
 pub(super) fn run(as_json: bool) -> Result<()> {
     let mut rows = BTreeMap::new();
@@ -28,7 +28,8 @@ pub(super) fn run(as_json: bool) -> Result<()> {
             }
         }
     }
-    let missed: Vec<String> = table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
+    let missed: Vec<String> =
+        table_rows().filter(|row| !reasons.contains(row)).map(|(kind, r)| format!("{kind}: {r}")).collect();
     if !missed.is_empty() {
         return Err(CliError::Failed(format!("plan --tiles: no problem reaches the rows {}", missed.join(" | "))));
     }
@@ -63,7 +64,8 @@ fn row(profile: &DeviceProfile, plan: &Plan) -> Value {
 /// The rows of the GEMM tables, by their reasons.
 fn table_rows() -> impl Iterator<Item = (DeviceKind, &'static str)> {
     let metal = metal::gemm_rows().iter().map(|row| (DeviceKind::Metal, row.reason));
-    metal.chain(cuda::tables::gemm_rows().iter().map(|row| (DeviceKind::Cuda, row.reason)))
+    let wgmma = cuda::tables::wgmma_rows().iter().map(|row| (DeviceKind::Cuda, row.reason));
+    metal.chain(cuda::tables::gemm_rows().iter().map(|row| (DeviceKind::Cuda, row.reason))).chain(wgmma)
 }
 
 fn problems() -> impl Iterator<Item = GemmDesc> {
@@ -78,30 +80,29 @@ fn problems() -> impl Iterator<Item = GemmDesc> {
     ];
     let backends = [GemmBackend::TensorOps, GemmBackend::Simdgroup];
     let sizes = SIZES.into_iter().flat_map(|m| SIZES.into_iter().map(move |n| (m, n)));
+    // Short and long sums: the latter may be split.
+    let sizes = sizes.flat_map(|(m, n)| [768, 8192].map(|k| (m, n, k)));
     let cases = sizes.flat_map(move |size| types.into_iter().map(move |types| (size, types)));
-    cases.flat_map(move |((m, n), (input, output))| {
-        backends.into_iter().map(move |backend| {
-            let k = 768;
-            GemmDesc {
-                m,
-                n,
-                k,
-                batch: 1,
-                input,
-                output,
-                a: Layout::RowMajor,
-                b: Layout::RowMajor,
-                b_shared: true,
-                a_align: alignment(k, input),
-                b_align: alignment(n, input),
-                c_align: alignment(n, output),
-                alpha: Factor::One,
-                beta: Factor::Zero,
-                bias: Bias::None,
-                activation: Activation::None,
-                precision: Precision::Exact,
-                backend,
-            }
+    cases.flat_map(move |((m, n, k), (input, output))| {
+        backends.into_iter().map(move |backend| GemmDesc {
+            m,
+            n,
+            k,
+            batch: 1,
+            input,
+            output,
+            a: Layout::RowMajor,
+            b: Layout::RowMajor,
+            b_shared: true,
+            a_align: alignment(k, input),
+            b_align: alignment(n, input),
+            c_align: alignment(n, output),
+            alpha: Factor::One,
+            beta: Factor::Zero,
+            bias: Bias::None,
+            activation: Activation::None,
+            precision: Precision::Exact,
+            backend,
         })
     })
 }

@@ -66,13 +66,13 @@ impl GemmMaps {
         let GemmArgs { m, n, k, batch, tile_m, tile_n, .. } = *args;
         // Contiguous along k: one box of 64 k by a tile's rows. Otherwise panels of 64 columns by the tile's depth.
         let input = |at: usize, k_inner: bool, [mn, tile]: [u32; 2], [mn_stride, k_stride, batch_stride]: [u64; 3]| {
-            let (extents, stride, rows) =
-                if k_inner { ([k, mn], mn_stride, tile) } else { ([mn, k], k_stride, PANEL) };
+            let (extents, stride, rows) = if k_inner { ([k, mn], mn_stride, tile) } else { ([mn, k], k_stride, PANEL) };
             Operand::new(addresses[at], 2, extents, stride, (batch, batch_stride), rows)
         };
         let a = input(0, self.rows[0], [m, tile_m], [args.a_rs, args.a_cs, args.a_bs]);
         let b = input(1, !self.rows[1], [n, tile_n], [args.b_cs, args.b_rs, args.b_bs]);
-        let c = self.stored.map(|bytes| Operand::new(addresses[2], bytes, [n, m], args.c_rs, (batch, args.c_bs), PANEL));
+        let c =
+            self.stored.map(|bytes| Operand::new(addresses[2], bytes, [n, m], args.c_rs, (batch, args.c_bs), PANEL));
         (a, b, c)
     }
 }
