@@ -29,19 +29,38 @@ const fn var(
 
 const SIZE: &str = "bytes, with K, M or G";
 const LIB: &str = "library";
+const TESTS: &str = "tests";
 
 /// All of them, in the order of the documentation.
 pub const VARIABLES: &[Variable] = &[
-    var("TESSL_DEVICE", "cpu, cuda[:N], metal[:N], null:PROFILE or gpu", "best present", LIB, "device of GpuRuntime::new(); `gpu` fails where there is none"),
+    var(
+        "TESSL_DEVICE",
+        "cpu, cuda[:N], metal[:N], null:PROFILE or gpu",
+        "best present",
+        LIB,
+        "device of GpuRuntime::new(); `gpu` fails where there is none",
+    ),
     var("TESSL_THREADS", "number", "all", LIB, "threads of the CPU device, the caller included"),
-    var("TESSL_ISA", "scalar, neon, avx2, avx512 or amx", "best present", LIB, "newest instruction set the CPU device may use"),
+    var(
+        "TESSL_ISA",
+        "scalar, neon, avx2, avx512 or amx",
+        "best present",
+        LIB,
+        "newest instruction set the CPU device may use",
+    ),
     var("TESSL_MEMORY_LIMIT", SIZE, "none", LIB, "bytes a runtime may hold, its cache included"),
     var("TESSL_CACHE_LIMIT", SIZE, "2G", LIB, "bytes of Cold memory kept for reuse"),
     var("TESSL_FLUSH_EVERY", "1 to 16384", "256", LIB, "commands packed before a stream submits them by itself"),
     var("TESSL_MID_COMMIT", "number", "0", LIB, "older name of TESSL_FLUSH_EVERY; 0 means its default"),
     var("TESSL_CUDA_LIB", "path", "system loader", LIB, "folder or file of the CUDA driver and NVRTC"),
     var("TESSL_CACHE_DIR", "path", "user's cache folder", LIB, "where compiled kernels are kept"),
-    var("TESSL_LOG", "plan, a level, or target=level,..", "warn", "command line", "what is told on stderr; `plan` prints each chosen kernel, tile, grid, scratch and rule"),
+    var(
+        "TESSL_LOG",
+        "plan, a level, or target=level,..",
+        "warn",
+        "command line",
+        "what is told on stderr; `plan` prints each chosen kernel, tile, grid, scratch and rule",
+    ),
     var("TESSL_HAZARD_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
     var("TESSL_COARSE_BARRIERS", "0", "0", LIB, "anything but 0 is refused: it would remove needed barriers"),
     var("TESSL_GEMM_ACCUM", "any", "-", LIB, "no effect, warns: beta = 1 accumulates in the same kernel"),
@@ -50,6 +69,40 @@ pub const VARIABLES: &[Variable] = &[
     var("TESSL_DECODE_ICB", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
     var("TESSL_ICB_FREEZE_BINDS", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
     var("TESSL_ICB_RANGE_BATCH", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+    var("TESSL_REQUIRE", "devices, with commas", "none", TESTS, "turns the skips of these devices into failures"),
+    var(
+        "TESSL_SKIP_LOG",
+        "file",
+        "none",
+        TESTS,
+        "where skipped tests are appended, for the count of `cargo xtask test`",
+    ),
+    var("TESSL_BLESS", "1", "0", TESTS, "writes golden plans instead of comparing them"),
+    var(
+        "TESSL_WRITE_ARGS",
+        "set",
+        "not set",
+        TESTS,
+        "writes the generated header of argument blocks instead of comparing it",
+    ),
+    var("TESSL_NVRTC", "file", "found", TESTS, "NVRTC for the compile check of CUDA kernels"),
+    var("TESSL_SIM_CXX", "program", "clang++", TESTS, "compiler of the simulator"),
+    var("TESSL_SIM_SANITIZE", "0 or 1", "0", TESTS, "builds the simulator with ASan and UBSan"),
+    var(
+        "TESSL_SIM_SEED",
+        "number",
+        "all schedules",
+        TESTS,
+        "schedule of the simulator: 0 forward, 1 backward, else a random order",
+    ),
+    var("TESSL_SIM_MUTANT", "number", "set by the tests", TESTS, "which planted bug a child process runs"),
+    var(
+        "TESSL_SIM_WRONG",
+        "name",
+        "set by the tests",
+        TESTS,
+        "which wrong kernel a child process runs under the sanitizer",
+    ),
 ];
 
 /// Those that are set in this process, with their values.
@@ -60,7 +113,8 @@ pub fn set() -> Vec<(&'static str, String)> {
 
 /// The table of docs/devices.md.
 pub fn markdown() -> String {
-    let mut text = String::from("| variable | value | default | read by | meaning |\n| --- | --- | --- | --- | --- |\n");
+    let mut text =
+        String::from("| variable | value | default | read by | meaning |\n| --- | --- | --- | --- | --- |\n");
     for v in VARIABLES {
         text.push_str(&format!("| `{}` | {} | {} | {} | {} |\n", v.name, v.kind, v.default, v.reader, v.meaning));
     }

@@ -1,10 +1,15 @@
 //! `TESSL_LOG`: what the library tells about its work.
 
 use crate::error::{CliError, Result};
+use std::fmt;
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 
 /// Sends events to stderr: warnings, or what `TESSL_LOG` asks for.
 ///
@@ -13,14 +18,34 @@ use tracing_subscriber::layer::SubscriberExt;
 pub(crate) fn start() -> Result<()> {
     let filter = filter(std::env::var("TESSL_LOG").as_deref().unwrap_or(""))?;
     let events = tracing_subscriber::fmt::layer()
-        .without_time()
-        .with_target(false)
+        .event_format(Line)
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .with_filter(filter);
     // A second start in one process (tests) keeps the first.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(events));
     Ok(())
+}
+
+/// `warning: message key=value`, like the errors of the command.
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, cx: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            _ => "debug",
+        };
+        write!(writer, "{level}: ")?;
+        cx.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
 }
 
 fn filter(text: &str) -> Result<Targets> {
@@ -39,7 +64,6 @@ fn filter(text: &str) -> Result<Targets> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracing::Level;
 
     #[test]
     fn levels_and_topics() {

@@ -140,22 +140,34 @@ impl<'a> Mem<'a> {
         write_bytes(tensor, bytes, self.stream.as_deref_mut())
     }
 
+    /// Runs a product and counts its plan row.
     pub(crate) fn gemm(&mut self, op: &Gemm<'_>) -> Result<(), String> {
         let desc = op.desc().map_err(text)?;
         if desc.m > 0 && desc.n > 0 && desc.batch > 0 {
             self.env.cover(&tessl::plan::Desc::Gemm(desc))?;
         }
+        self.gemm_again(op)
+    }
+
+    /// Runs a product that has been counted.
+    pub(crate) fn gemm_again(&mut self, op: &Gemm<'_>) -> Result<(), String> {
         match self.stream.as_deref_mut() {
             Some(stream) => op.run_on(stream).map_err(text),
             None => op.run().map_err(text),
         }
     }
 
+    /// Runs a normalisation and counts its plan row.
     pub(crate) fn rms_norm(&mut self, op: &tessl::nn::RmsNorm<'_>) -> Result<(), String> {
         let desc = op.desc().map_err(text)?;
         if desc.rows > 0 && desc.n > 0 {
             self.env.cover(&tessl::plan::Desc::RmsNorm(desc))?;
         }
+        self.rms_norm_again(op)
+    }
+
+    /// Runs a normalisation that has been counted.
+    pub(crate) fn rms_norm_again(&mut self, op: &tessl::nn::RmsNorm<'_>) -> Result<(), String> {
         match self.stream.as_deref_mut() {
             Some(stream) => op.run_on(stream).map_err(text),
             None => op.run().map_err(text),

@@ -1,10 +1,11 @@
 //! Where cases run, and what they return.
 
-use crate::rows::Row;
+use crate::rows::{self, Row};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
+use tessl::nn::RmsNormDesc;
 use tessl::plan::Desc;
-use tessl::{DType, GpuRuntime};
+use tessl::{DType, GemmDesc, GpuRuntime};
 
 /// What a case found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Env {
     /// False where commands are taken and nothing is computed (the null device): values are then not compared.
     pub computes: bool,
     coverage: Mutex<BTreeMap<Row, u64>>,
+    gemm_rows: OnceLock<BTreeMap<Row, GemmDesc>>,
+    norm_rows: OnceLock<BTreeMap<Row, RmsNormDesc>>,
 }
 
 impl Env {
@@ -45,7 +48,20 @@ impl Env {
         let device = rt.device();
         let slow = rt.profile().isa == tessl::Isa::Scalar && rt.info().kind != tessl::DeviceKind::Cuda;
         let budget = if slow { SMALL_BUDGET } else { 8 * SMALL_BUDGET };
-        Env { rt, budget, seed: 0x7e55_e11a, computes: !device.starts_with("null"), coverage: Mutex::default() }
+        Env {
+            rt,
+            budget,
+            seed: 0x7e55_e11a,
+            computes: !device.starts_with("null"),
+            coverage: Mutex::default(),
+            gemm_rows: OnceLock::new(),
+            norm_rows: OnceLock::new(),
+        }
+    }
+
+    /// Device and profile in words.
+    pub fn name(&self) -> String {
+        format!("{} ({})", self.rt.device(), self.rt.profile().name)
     }
 
     /// The same with another budget in multiply-adds.
@@ -58,6 +74,23 @@ impl Env {
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
+    }
+
+    /// Every fifth problem where the budget is a simulator's, all of them elsewhere. The lists walk axes of 2, 3, 4, 6 and 8
+    /// values, with which 5 shares no factor: each value of each axis stays.
+    pub(crate) fn thin<T>(&self, problems: Vec<T>) -> Vec<T> {
+        let step = if self.budget < SMALL_BUDGET / 10 { 5 } else { 1 };
+        problems.into_iter().step_by(step).collect()
+    }
+
+    /// The gemm rows of this device with the cheapest problem of each, found once.
+    pub fn gemm_rows(&self) -> &BTreeMap<Row, GemmDesc> {
+        self.gemm_rows.get_or_init(|| rows::gemm_rows(self.rt.profile()))
+    }
+
+    /// The rms_norm rows of this device with the cheapest problem of each, found once.
+    pub fn norm_rows(&self) -> &BTreeMap<Row, RmsNormDesc> {
+        self.norm_rows.get_or_init(|| rows::norm_rows(self.rt.profile()))
     }
 
     /// Counts the plan row that this problem takes.

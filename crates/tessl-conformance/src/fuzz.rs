@@ -7,6 +7,7 @@ use crate::env::Env;
 use crate::rows::Row;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use tessl::{Device, GpuRuntime, Isa, RuntimeOptions};
 use tessl_oracle::Rng;
 
 /// The seed used when `STRESS_SEED` is not set.
@@ -31,6 +32,20 @@ fn parse_seed(text: &str) -> Result<u64, String> {
         None => digits.parse(),
     };
     parsed.map_err(|_| format!("STRESS_SEED: `{text}` is neither a decimal number nor a hexadecimal one after 0x"))
+}
+
+/// The devices that fuzz tests run on: `TESSL_DEVICE` alone where it is set, else the CPU as it is and its portable path.
+///
+/// # Panics
+/// When `TESSL_DEVICE` names a device that cannot be used.
+pub fn devices() -> Vec<Env> {
+    let open = |o: RuntimeOptions| GpuRuntime::with_options(&o).unwrap_or_else(|e| panic!("{e}"));
+    if std::env::var_os("TESSL_DEVICE").is_some() {
+        let options = RuntimeOptions::new().from_env().unwrap_or_else(|e| panic!("{e}"));
+        return vec![Env::new(open(options))];
+    }
+    let cpu = || RuntimeOptions::new().device(Device::cpu());
+    vec![Env::new(open(cpu())), Env::new(open(cpu().isa(Isa::Scalar)))]
 }
 
 /// What can be fuzzed: made from random numbers, checked, made smaller.

@@ -46,6 +46,7 @@ fn each(name: &str, tags: &'static [&'static str], body: fn(&Env, Variant) -> Ou
 
 /// Runs problems one after the other, each cut to its share of the budget; stops at the first that fails.
 pub(crate) fn check_all(env: &Env, problems: Vec<Problem>, tile: [usize; 3]) -> Outcome {
+    let problems = env.thin(problems);
     let share = env.budget / problems.len().max(1) as u64;
     for problem in problems {
         if let Err(message) = problem.fit(share.max(20_000), tile).check(env) {

@@ -303,7 +303,7 @@ fn tilelang_2481(env: &Env, backend: GemmBackend) -> Result {
     let got: Vec<f32> = c.read::<bf16>().map_err(text)?.iter().map(|x| x.to_f32()).collect();
     let wrong = got.iter().enumerate().find(|&(at, &x)| match want[at % 6] {
         // 0 + -0 is 0.
-        Some(w) if w == 0.0 => x != 0.0,
+        Some(0.0) => x != 0.0,
         want => !right(x, want),
     });
     match wrong {

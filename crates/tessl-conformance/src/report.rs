@@ -1,7 +1,7 @@
 //! What a run found, as data.
 
 use crate::env::Env;
-use crate::rows::{Row, reachable};
+use crate::rows::Row;
 use serde::Serialize;
 
 /// One case of a report.
@@ -76,7 +76,8 @@ impl Report {
 
     pub(crate) fn finish(&mut self, env: &Env) {
         let taken = env.coverage();
-        self.uncovered = reachable(env.rt.profile()).into_iter().filter(|row| !taken.contains_key(row)).collect();
+        let reachable = env.gemm_rows().keys().chain(env.norm_rows().keys());
+        self.uncovered = reachable.filter(|row| !taken.contains_key(row)).cloned().collect();
         self.coverage = taken.into_iter().map(|(row, count)| Covered { row, count }).collect();
     }
 

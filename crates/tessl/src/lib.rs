@@ -4,6 +4,8 @@ pub mod args;
 pub mod device;
 mod dtype;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod gemm;
 mod library;
 mod memory;

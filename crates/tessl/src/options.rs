@@ -125,8 +125,13 @@ impl RuntimeOptions {
 
     fn set(&mut self, key: &str, name: &str, value: &str) -> Result<()> {
         match key {
-            "DEVICE" if value == "gpu" => self.gpu_only = true,
-            "DEVICE" => or_set(&mut self.device, value.parse()?),
+            // A device chosen by the program wins over the environment, as every other option does.
+            "DEVICE" if value == "gpu" => self.gpu_only |= self.device.is_none(),
+            "DEVICE" => {
+                let expected = "cpu, cuda, cuda:N, metal, metal:N, null:PROFILE or gpu";
+                let device = value.parse().map_err(|_| Error::parse("TESSL_DEVICE", value, expected))?;
+                or_set(&mut self.device, device);
+            }
             "FLUSH_EVERY" | "MID_COMMIT" => {
                 let n = number("TESSL_FLUSH_EVERY", value)?;
                 // 0 was the description's way to say "no bound of my own".
@@ -236,6 +241,9 @@ mod tests {
         assert_eq!(o.memory_limit, Some(7));
         assert_eq!(parse(&[("METAL_RUNTIME_MID_COMMIT", "8")]).unwrap().flush_every, Some(8));
         assert!(parse(&[("TESSL_DEVICE", "gpu")]).unwrap().gpu_only);
+        let chosen = RuntimeOptions::new().device(Device::cpu());
+        let o = chosen.from_vars([("TESSL_DEVICE".to_owned(), "gpu".to_owned())]).unwrap();
+        assert!(!o.gpu_only, "a device chosen by the program wins");
     }
 
     #[test]
@@ -243,6 +251,7 @@ mod tests {
         for (name, value) in [("TESSL_DEVICE", "tpu"), ("TESSL_THREADS", "-1"), ("TESSL_MEMORY_LIMIT", "12Q")] {
             assert!(parse(&[(name, value)]).is_err(), "{name}={value}");
         }
+        assert!(parse(&[("TESSL_DEVICE", "tpu")]).unwrap_err().to_string().starts_with("TESSL_DEVICE: `tpu` is not"));
         assert!(parse(&[("TESSL_HAZARD_BARRIERS", "1")]).unwrap_err().to_string().contains("barriers"));
         assert!(RuntimeOptions::new().flush_every(0).flush_bound().is_err());
     }

@@ -445,6 +445,12 @@ impl GpuRuntime {
         }
     }
 
+    /// Waits for the stream that an op goes to; does nothing while that stream captures.
+    pub(crate) fn finish(&self, stream: Option<&Stream>) -> Result<()> {
+        let core = stream.map_or(&self.inner.default_stream, |s| s.core());
+        if core.is_capturing() { Ok(()) } else { core.synchronize() }
+    }
+
     /// Scratch memory of the stream an op goes to, as a binding; `None` when the plan needs none.
     pub(crate) fn scratch(&self, stream: Option<&Stream>, op: &'static str, bytes: u64) -> Result<Option<Binding>> {
         if bytes == 0 {

@@ -292,7 +292,7 @@ impl Tensor {
             let actual = format!("{:?} with strides {:?}", self.shape, self.strides);
             return Err(Error::layout(op, "self", actual, "only contiguous tensors can change their type"));
         }
-        if self.memory.raw().device.wrapping_add(self.offset) % to as u64 != 0 {
+        if !self.memory.raw().device.wrapping_add(self.offset).is_multiple_of(to as u64) {
             let actual = format!("at byte {} of its memory", self.offset);
             return Err(Error::layout(
                 op,

@@ -6,6 +6,8 @@ use crate::tensor::{Tensor, to_usize};
 
 /// Pieces of one staging buffer, at most.
 const STAGING_BYTES: u64 = 64 << 20;
+/// Staging memory of uploads that have not finished, at most; a further upload waits for its stream first.
+const STAGING_IN_USE: u64 = 256 << 20;
 
 /// Bytes that the host reads before it lets waiting commands pass.
 const HELD_BYTES: usize = 4 << 20;
@@ -146,6 +148,9 @@ pub(crate) fn write(tensor: &Tensor, op: &'static str, data: &[u8], stream: Opti
     let mut taken = 0;
     for piece in pieces.iter().flat_map(split) {
         let bytes = piece.width * piece.rows;
+        if rt.memory().staging_bytes() + bytes > STAGING_IN_USE {
+            rt.finish(stream.as_deref())?;
+        }
         let staging = rt.memory().allocate_staging(bytes)?;
         let range = taken..taken + to_usize(bytes);
         // SAFETY: staging memory is mapped, at least `bytes` long, fresh, and not yet known to the device.

@@ -1,19 +1,26 @@
 //! Host cost of a call on the null device: heap allocations, counted, and time, printed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 use std::time::Instant;
 use tessl::nn::RmsNorm;
 use tessl::{Activation, Device, Epilogue, Gemm, GemmBackend, GpuRuntime, gemm, gemm_epilogue};
 
 struct Counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Allocations of this thread: other tests run beside this one.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
 
 // SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: forwarded.
         unsafe { System.alloc(layout) }
     }
@@ -24,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: forwarded.
         unsafe { System.realloc(ptr, layout, size) }
     }
@@ -37,10 +44,10 @@ static COUNTING: Counting = Counting;
 fn cost(name: &str, mut call: impl FnMut()) -> u64 {
     // Batches in flight and their spares have to have been filled once.
     (0..60_000).for_each(|_| call());
-    let (calls, before, start) = (50_000u32, ALLOCATIONS.load(Ordering::Relaxed), Instant::now());
+    let (calls, before, start) = (50_000u32, ALLOCATIONS.get(), Instant::now());
     (0..calls).for_each(|_| call());
     let time = start.elapsed() / calls;
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = ALLOCATIONS.get() - before;
     println!("{name}: {} ns a call, {allocations} allocations in {calls} calls", time.as_nanos());
     allocations
 }

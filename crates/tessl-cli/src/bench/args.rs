@@ -107,7 +107,7 @@ impl GemmArgs {
 }
 
 /// A number of calls from the flag, the variable or the default.
-fn count(variable: &str, flag: Option<usize>, default: usize, least: usize) -> Result<usize> {
+pub(super) fn count(variable: &str, flag: Option<usize>, default: usize, least: usize) -> Result<usize> {
     let text = std::env::var(variable).ok();
     let value = match (flag, &text) {
         (Some(n), _) => Some(n),

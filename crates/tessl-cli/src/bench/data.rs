@@ -1,10 +1,10 @@
 //! Random operands, in as many copies as it takes to be larger than the caches.
 
-use super::Case;
+use super::{Case, Work};
 use crate::error::Result;
 use crate::spotcheck::{self, Problem};
 use half::{bf16, f16};
-use tessl::{BufferKind, DType, DeviceKind, Element, Gemm, GpuRuntime, Tensor};
+use tessl::{BufferKind, DType, DeviceKind, Element, Gemm, GpuRuntime, Stream, Tensor};
 
 /// Elements of the pool that operands are filled from.
 const POOL: usize = 1 << 22;
@@ -42,7 +42,11 @@ impl Data {
         Data { f32, f16, bf16 }
     }
 
-    fn fill(&self, tensor: &Tensor, seed: usize) -> Result<()> {
+    /// Fills a tensor, from a place of its own for each `seed`.
+    ///
+    /// # Errors
+    /// What the library reports.
+    pub fn fill(&self, tensor: &Tensor, seed: usize) -> Result<()> {
         match tensor.dtype() {
             DType::F16 => copy(tensor, &self.f16, seed),
             DType::Bf16 => copy(tensor, &self.bf16, seed),
@@ -106,20 +110,13 @@ impl Rotation {
         self.sets.len()
     }
 
-    /// The product on the next copy.
-    pub fn next(&mut self) -> Gemm<'_> {
-        let at = self.next;
-        self.next = (at + 1) % self.sets.len();
-        self.call(at)
-    }
-
     /// The product on copy `i`, counted past the end from the start again.
     pub fn call(&self, i: usize) -> Gemm<'_> {
         let [a, b, c] = &self.sets[i % self.sets.len()];
         Gemm::new(a, b, c).backend(self.case.backend).precision(self.case.precision)
     }
 
-    /// The copy that the latest call of [`next`](Self::next) used.
+    /// The copy that the latest [`turn`](Work::turn) named.
     pub fn last(&self) -> usize {
         (self.next + self.sets.len() - 1) % self.sets.len()
     }
@@ -130,11 +127,7 @@ impl Rotation {
     /// What the library reports.
     pub fn poison(&self) -> Result<()> {
         for [_, _, c] in &self.sets {
-            match c.dtype() {
-                DType::F16 => poison(c, f16::NAN)?,
-                DType::Bf16 => poison(c, bf16::NAN)?,
-                _ => poison(c, f32::NAN)?,
-            }
+            poison_any(c)?;
         }
         Ok(())
     }
@@ -161,6 +154,29 @@ impl Rotation {
     }
 }
 
+impl Work for Rotation {
+    fn turn(&mut self) -> usize {
+        self.next = (self.next + 1) % self.sets.len();
+        self.last()
+    }
+
+    fn encode(&self, i: usize, stream: Option<&mut Stream>) -> tessl::Result<()> {
+        match stream {
+            Some(stream) => self.call(i).run_on(stream),
+            None => self.call(i).run(),
+        }
+    }
+}
+
+/// Fills a tensor with NaN.
+pub(super) fn poison_any(c: &Tensor) -> Result<()> {
+    match c.dtype() {
+        DType::F16 => poison(c, f16::NAN),
+        DType::Bf16 => poison(c, bf16::NAN),
+        _ => poison(c, f32::NAN),
+    }
+}
+
 fn poison<T: Element>(c: &Tensor, value: T) -> Result<()> {
     let flat = c.reshape(&[c.len()])?;
     let chunk = vec![value; CHUNK.min(c.len())];
@@ -178,7 +194,7 @@ fn poisoned<T: Element>(c: &Tensor, bad: impl Fn(T) -> bool) -> Result<usize> {
 }
 
 /// The largest cache that operands could stay in.
-fn cache_bytes(rt: &GpuRuntime) -> u64 {
+pub(super) fn cache_bytes(rt: &GpuRuntime) -> u64 {
     let own = rt.profile().l2_bytes;
     let shared = if rt.info().kind == DeviceKind::Cpu { super::limits::last_level_cache() } else { None };
     own.max(shared.unwrap_or(32 << 20))

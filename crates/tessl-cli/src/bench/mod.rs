@@ -3,6 +3,7 @@
 mod args;
 mod data;
 mod limits;
+mod norm;
 mod report;
 mod serve;
 mod shapes;
@@ -11,11 +12,12 @@ mod timing;
 
 pub use args::GemmArgs;
 pub use data::{Data, Rotation};
+pub use norm::{NormArgs, norm_sweep};
 pub use report::{Report, Row};
 pub use serve::serve;
 pub use shapes::{Shape, parse_shapes};
 pub use sweep::sweep;
-pub use timing::{Mode, Samples, measure, quick};
+pub use timing::{Mode, Samples, Work, measure, quick};
 
 use tessl::{DType, GemmBackend, Precision};
 

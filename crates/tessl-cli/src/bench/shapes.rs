@@ -91,13 +91,17 @@ impl FromStr for Shape {
         let parts = || text.split(['x', 'X', '*']).map(|p| p.trim().parse::<u32>().ok()).collect::<Option<Vec<u32>>>();
         let sizes = known.map(|(_, s)| s.to_vec()).or_else(parts).unwrap_or_default();
         let &[m, n, k] = sizes.as_slice() else {
-            return Err(CliError::Usage(format!("shape `{text}` is not MxNxK, such as 2048x768x768, or a name of the ladder")));
+            return Err(CliError::Usage(format!(
+                "shape `{text}` is not MxNxK, such as 2048x768x768, or a name of the ladder"
+            )));
         };
         let pairs = [(m, k), (k, n), (m, n)];
         let fits = [m, n, k].iter().all(|d| (1..=MAX).contains(d))
             && pairs.iter().all(|&(x, y)| u64::from(x) * u64::from(y) <= MAX_ELEMENTS);
         if !fits {
-            return Err(CliError::Usage(format!("shape `{text}`: sizes are 1 to {MAX}, matrices at most 2^32 elements")));
+            return Err(CliError::Usage(format!(
+                "shape `{text}`: sizes are 1 to {MAX}, matrices at most 2^32 elements"
+            )));
         }
         Ok(Shape { m, n, k })
     }

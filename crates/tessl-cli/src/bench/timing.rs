@@ -4,7 +4,7 @@ use super::{Case, Data, Rotation};
 use crate::error::Result;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-use tessl::GpuRuntime;
+use tessl::{GpuRuntime, Stream};
 
 /// Calls packed between two waits, at most.
 const BATCH: usize = 64;
@@ -14,6 +14,18 @@ const BATCH_TIME: f64 = 0.02;
 const MIN_BATCHES: usize = 5;
 /// Memory for the copies of a quick measurement.
 const QUICK_BYTES: u64 = 128 << 20;
+
+/// Something to measure, with copies of its operands.
+pub trait Work {
+    /// Moves on to the next copy and names it.
+    fn turn(&mut self) -> usize;
+
+    /// Encodes the call on copy `i` (counted past the end from the start again), on `stream` or the default one.
+    ///
+    /// # Errors
+    /// What the library reports.
+    fn encode(&self, i: usize, stream: Option<&mut Stream>) -> tessl::Result<()>;
+}
 
 /// How calls are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -62,10 +74,10 @@ impl Samples {
 ///
 /// # Errors
 /// What the library reports.
-pub fn measure(rt: &GpuRuntime, work: &mut Rotation, mode: Mode, warmup: usize, iters: usize) -> Result<Samples> {
+pub fn measure(rt: &GpuRuntime, work: &mut impl Work, mode: Mode, warmup: usize, iters: usize) -> Result<Samples> {
     let mut one = || -> Result<f64> {
         let started = Instant::now();
-        work.next().run()?;
+        next(work)?;
         rt.synchronize()?;
         Ok(started.elapsed().as_secs_f64() * 1e6)
     };
@@ -83,17 +95,22 @@ pub fn measure(rt: &GpuRuntime, work: &mut Rotation, mode: Mode, warmup: usize, 
     Ok(Samples::new(us, batch))
 }
 
+fn next(work: &mut impl Work) -> Result<()> {
+    let copy = work.turn();
+    Ok(work.encode(copy, None)?)
+}
+
 /// Calls of `us` microseconds that fit a batch.
 fn batch_of(us: f64) -> usize {
     (1..=BATCH).rev().find(|&n| f64::from(u32::try_from(n).unwrap_or(1)) * us <= BATCH_TIME * 1e6).unwrap_or(1)
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn batched(rt: &GpuRuntime, work: &mut Rotation, batch: usize, batches: usize) -> Result<Vec<f64>> {
+fn batched(rt: &GpuRuntime, work: &mut impl Work, batch: usize, batches: usize) -> Result<Vec<f64>> {
     let one = |_| {
         let started = Instant::now();
         for _ in 0..batch {
-            work.next().run()?;
+            next(work)?;
         }
         rt.synchronize()?;
         Ok(started.elapsed().as_secs_f64() * 1e6 / batch as f64)
@@ -102,9 +119,9 @@ fn batched(rt: &GpuRuntime, work: &mut Rotation, batch: usize, batches: usize) -
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn graph(rt: &GpuRuntime, work: &Rotation, batch: usize, batches: usize) -> Result<Vec<f64>> {
+fn graph(rt: &GpuRuntime, work: &impl Work, batch: usize, batches: usize) -> Result<Vec<f64>> {
     let mut stream = rt.stream()?;
-    let graph = stream.capture(|s| (0..batch).try_for_each(|i| work.call(i).run_on(s)))?;
+    let graph = stream.capture(|s| (0..batch).try_for_each(|i| work.encode(i, Some(s))))?;
     graph.replay(&mut stream)?.wait()?;
     let mut one = |_| {
         let started = Instant::now();
@@ -114,15 +131,20 @@ fn graph(rt: &GpuRuntime, work: &Rotation, batch: usize, batches: usize) -> Resu
     (0..batches).map(&mut one).collect()
 }
 
-/// Seconds of one call, from about `goal` of measuring.
+/// Seconds of one call, from one call to warm up and then about `goal` of measuring, but at least one call.
 ///
 /// # Errors
 /// As [`measure`]; a wrong result is an error too.
-pub fn quick(rt: &GpuRuntime, case: &Case, data: &Data, mode: Mode, goal: Duration) -> Result<f64> {
+pub fn quick(rt: &GpuRuntime, case: &Case, data: &Data, goal: Duration) -> Result<f64> {
     let mut work = Rotation::new(rt, case, data, QUICK_BYTES)?;
-    let first = measure(rt, &mut work, Mode::Solo, 1, 1)?.median() / 1e6;
-    let fits = (1..=200).rev().find(|&n| f64::from(n) * first <= goal.as_secs_f64()).unwrap_or(1);
-    let samples = measure(rt, &mut work, mode, 0, usize::try_from(fits).unwrap_or(1))?;
-    work.check(0)?;
+    let started = Instant::now();
+    next(&mut work)?;
+    rt.synchronize()?;
+    let first = started.elapsed().as_secs_f64() * 1e6;
+    let calls = (1..=500).rev().find(|&n| f64::from(n) * first <= goal.as_secs_f64() * 1e6).unwrap_or(1);
+    let batch = batch_of(first);
+    let batches = usize::try_from(calls).unwrap_or(1).div_ceil(batch);
+    let samples = Samples::new(batched(rt, &mut work, batch, batches)?, batch);
+    work.check(work.last())?;
     Ok(samples.median() / 1e6)
 }

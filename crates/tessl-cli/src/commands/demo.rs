@@ -1,6 +1,6 @@
 //! `tessl` without a command: in at most a minute, what is here, whether it works, and how fast it is.
 
-use crate::bench::{self, Case, Data, Mode, Shape};
+use crate::bench::{self, Case, Data, Shape};
 use crate::commands::{devices, doctor};
 use crate::error::{CliError, Result};
 use crate::selfcheck;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tessl::{DType, Device, GpuRuntime, Precision};
 
 /// The demo ends within this time.
-const BUDGET: Duration = Duration::from_secs(55);
+const BUDGET: Duration = Duration::from_secs(50);
 /// Time for the self-checks of all devices together.
 const CHECKS: f64 = 20.0;
 const LADDER: [(&str, [u32; 3]); 6] = [
@@ -56,7 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let left = usable.len() - i;
         #[allow(clippy::cast_precision_loss)]
         let share = CHECKS.min(BUDGET.saturating_sub(begin.elapsed()).as_secs_f64() / 2.0) / left as f64;
-        let title = format!("\nSelf-check on {} ({}): every element compared with the exact answer", device, rt.device_name());
+        let title =
+            format!("\nSelf-check on {} ({}): every element compared with the exact answer", device, rt.device_name());
         ui::out(Paint::Bold.text(title))?;
         let outcomes = selfcheck::run(&rt, share, |name| progress.step(name));
         for o in &outcomes {
@@ -88,8 +89,8 @@ fn ladder(rt: &GpuRuntime, begin: Instant, until: Duration, progress: &Progress)
         for dtype in TYPES {
             let shape = Shape { m, n, k };
             let last = rungs.iter().rev().find(|r| r.dtype == dtype).map(|r| r.rate);
-            // Three runs and the data; the first rung has nothing to go by and is small.
-            let expected = last.map_or(1.0, |rate| 4.0 * shape.flop() / rate + shape.elements() / 1e8);
+            // Two calls at least, the data and the check; the first rung has nothing to go by and is small.
+            let expected = last.map_or(1.0, |rate| 3.0 * shape.flop() / rate + shape.elements() / 2e7);
             if (begin.elapsed() + Duration::from_secs_f64(expected)) > until {
                 skipped.push(format!("{dtype} {shape}"));
                 continue;
@@ -97,14 +98,20 @@ fn ladder(rt: &GpuRuntime, begin: Instant, until: Duration, progress: &Progress)
             progress.step(format!("{name} {dtype} {shape}"));
             let case = Case { shape, input: dtype, output: dtype, precision: Precision::Exact, ..Case::default() };
             let goal = Duration::from_millis(400);
-            let seconds = bench::quick(rt, &case, &data, Mode::Batched, goal)?;
+            let seconds = bench::quick(rt, &case, &data, goal)?;
             rungs.push(Rung { name, shape, dtype, rate: shape.flop() / seconds, seconds });
         }
     }
     let top = rungs.iter().map(|r| r.rate).fold(0.0, f64::max);
     for r in &rungs {
         let (bar, time) = (ui::bar(r.rate, top, BAR), ui::seconds(r.seconds));
-        let line = format!("  {:<15} {:<4} {:<15} {bar} {:>14} {time:>12}", r.name, r.dtype, r.shape.to_string(), ui::flops(r.rate));
+        let line = format!(
+            "  {:<15} {:<4} {:<15} {bar} {:>14} {time:>12}",
+            r.name,
+            r.dtype,
+            r.shape.to_string(),
+            ui::flops(r.rate)
+        );
         progress.pause(|| ui::out(line))?;
     }
     if !skipped.is_empty() {

@@ -1,7 +1,7 @@
 //! `tessl devices`
 
 use crate::error::Result;
-use crate::ui::{self, Paint};
+use crate::ui;
 use serde_json::json;
 use tessl::{Device, DeviceInfo};
 
@@ -23,19 +23,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// One line per device.
 pub(crate) fn listing(devices: &[DeviceInfo]) -> String {
-    let mut table = ui::table(["device", "name", "memory", "driver", "state"]);
+    let mut table = ui::table(["device", "state", "name", "memory", "driver"]);
+    let mut notes = String::new();
     for d in devices {
         let memory = if d.memory_bytes > 0 { ui::bytes(d.memory_bytes) } else { "-".to_owned() };
         let driver = if d.driver.is_empty() { "-" } else { &d.driver };
-        table.add_row([&d.id, &d.name, &memory, driver, &state(d)]);
+        let state = if d.missing.is_none() { "ready" } else { "not usable" };
+        table.add_row([&d.id, state, &d.name, &memory, driver]);
+        if let Some(missing) = &d.missing {
+            let help = d.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
+            notes += &format!("\n {}: {missing}{help}", d.id);
+        }
     }
-    table.trim_fmt()
-}
-
-fn state(d: &DeviceInfo) -> String {
-    match (&d.missing, &d.help) {
-        (None, _) => Paint::Green.text("ready"),
-        (Some(missing), None) => format!("not usable: {missing}"),
-        (Some(missing), Some(help)) => format!("not usable: {missing}; {help}"),
-    }
+    table.trim_fmt() + &notes
 }

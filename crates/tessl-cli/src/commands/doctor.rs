@@ -118,7 +118,10 @@ fn check(info: &DeviceInfo, progress: &Progress, problems: &mut Vec<Problem>) ->
     for outcome in checks.iter().filter(|o| !o.passed) {
         problems.push(Problem {
             what: format!("{}: {}: {}", info.id, outcome.name, outcome.detail),
-            fix: format!("do not use {} for results; run `tessl verify --device {}` and report its output", info.id, info.id),
+            fix: format!(
+                "do not use {} for results; run `tessl verify --device {}` and report its output",
+                info.id, info.id
+            ),
             fatal: true,
         });
     }

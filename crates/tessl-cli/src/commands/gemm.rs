@@ -13,7 +13,7 @@ use tessl::{Activation, BufferKind, DType, Device, Gemm, GemmBackend, GpuRuntime
 #[command(after_help = "\
 C = activation(alpha * A B + beta * C_IN + bias), written as one array.
 FILE is file.npy (f32, f16), file.safetensors, or file.safetensors:NAME (f32, f16, bf16). Three axes are a batch.
-Without --dtype, A and B must have the same type, and so has the result unless --out-dtype says f32.")]
+Without --dtype, A and B must have the same type.")]
 pub(crate) struct Args {
     /// A, [m, k] or [batch, m, k]
     #[arg(value_name = "A")]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Multiply as this type, converting A and B: f32, f16 or bf16
     #[arg(long)]
     dtype: Option<DType>,
-    /// Type of C: f32, or that of A and B
+    /// Type of C: f32, f16 or bf16 [default: that of A and B; f32 where npy has no bf16]
     #[arg(long, value_name = "DTYPE")]
     out_dtype: Option<DType>,
     /// A is stored transposed, [k, m]
@@ -152,9 +152,8 @@ fn open(args: &Args) -> Result<Inputs> {
         Kind::Npy if input == DType::Bf16 => DType::F32,
         _ => input,
     });
-    if output != DType::F32 && output != input {
-        let fits = if input == DType::F32 { "f32".to_owned() } else { format!("f32 or {input}") };
-        return Err(CliError::Usage(format!("gemm: --out-dtype {output} does not go with {input} inputs; use {fits}")));
+    if !output.is_float() {
+        return Err(CliError::Usage(format!("gemm: --out-dtype {output} is not f32, f16 or bf16")));
     }
     Ok(Inputs { a, b, c, bias, input, output })
 }

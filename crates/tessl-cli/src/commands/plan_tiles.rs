@@ -15,10 +15,13 @@ use tessl::{Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBack
 /// Extents that reach every rule: around tiles, few and many tiles, odd ones.
 const SIZES: [u32; 11] = [1, 16, 33, 64, 129, 300, 512, 768, 896, 1025, 8192];
 
+/// Threadgroup memory of devices without a profile, in bytes.
+const SHARED: [u32; 5] = [16 << 10, 32 << 10, 48 << 10, 64 << 10, 99 << 10];
+
 pub(super) fn run(as_json: bool) -> Result<()> {
     let mut rows = BTreeMap::new();
     let mut reasons = BTreeSet::new();
-    for profile in PROFILES.iter().copied().flatten().filter(|p| p.kind != DeviceKind::Cpu) {
+    for profile in &profiles() {
         for desc in problems() {
             // A profile need not have a kernel for every problem.
             if let Ok(plan) = plan(&Desc::Gemm(desc), profile) {
@@ -37,16 +40,31 @@ pub(super) fn run(as_json: bool) -> Result<()> {
     if as_json {
         return ui::json(&rows);
     }
-    let mut table = ui::table(["device", "kernel", "tile", "threads", "stages", "reason"]);
-    for row in &rows {
-        let cell = |key: &str| row[key].as_str().map_or_else(|| row[key].to_string(), str::to_owned);
-        table.add_row(["device", "kernel", "tile", "threads", "stages", "reason"].map(cell));
+    const COLUMNS: [&str; 6] = ["device", "kernel", "tile", "threads", "stages", "reason"];
+    let cell = |row: &Value, key: &str| row[key].as_str().map_or_else(|| row[key].to_string(), str::to_owned);
+    // Constants that only pick a code path are left out here, so that a geometry is one line.
+    let lines: BTreeSet<[String; 6]> = rows.iter().map(|row| COLUMNS.map(|key| cell(row, key))).collect();
+    let mut table = ui::table(COLUMNS);
+    for line in lines {
+        table.add_row(line);
     }
     ui::out(table.trim_fmt())
 }
 
+/// Every GPU profile, and the same with less threadgroup memory: rows for devices that no profile names.
+fn profiles() -> Vec<DeviceProfile> {
+    let gpus = PROFILES.iter().copied().flatten().filter(|p| p.kind != DeviceKind::Cpu);
+    let smaller = |p: &DeviceProfile| {
+        let sizes = SHARED.into_iter().filter(|&s| s < p.shared_bytes).collect::<Vec<u32>>();
+        let p = p.clone();
+        std::iter::once(p.shared_bytes)
+            .chain(sizes)
+            .map(move |shared_bytes| DeviceProfile { shared_bytes, ..p.clone() })
+    };
+    gpus.flat_map(smaller).collect()
+}
+
 fn row(profile: &DeviceProfile, plan: &Plan) -> Value {
-    // Constants that only pick a code path within one geometry would multiply the rows.
     let constants: serde_json::Map<String, Value> =
         plan.kernel.constants.iter().map(|&(name, value)| (name.to_owned(), json!(value))).collect();
     json!({

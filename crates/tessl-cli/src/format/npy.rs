@@ -43,8 +43,9 @@ pub(super) fn open(path: &Path, mut file: File, file_bytes: u64) -> Result<Sourc
     }
     let mut text = String::new();
     file.by_ref().take(size).read_to_string(&mut text).map_err(truncated)?;
-    let Header { descr, fortran, shape } = parse(&text)
-        .ok_or_else(|| fail("has a header that does not describe an array of numbers; save a plain array".to_owned()))?;
+    let Header { descr, fortran, shape } = parse(&text).ok_or_else(|| {
+        fail("has a header that does not describe an array of numbers; save a plain array".to_owned())
+    })?;
     let (dtype, swapped) = dtype(&descr).map_err(fail)?;
     let wanted = data_bytes(&shape, dtype);
     let have = file_bytes - data_start;
@@ -174,7 +175,8 @@ mod tests {
         let read = parse("{\"shape\": (2L, 3L), 'fortran_order': True, 'descr': '>f2'}  \n").unwrap();
         assert_eq!(read, Header { descr: ">f2".into(), fortran: true, shape: vec![2, 3] });
         assert_eq!(dtype(">f4").unwrap().1, cfg!(target_endian = "little"));
-        for (descr, hint) in [("<f8", "astype"), ("<i4", "astype"), ("|O", "astype"), ("", "number"), ("é", "number")] {
+        for (descr, hint) in [("<f8", "astype"), ("<i4", "astype"), ("|O", "astype"), ("", "number"), ("é", "number")]
+        {
             assert!(dtype(descr).unwrap_err().contains(hint), "{descr}");
         }
     }

@@ -33,7 +33,9 @@ pub(super) fn open(path: &Path, mut file: File, file_bytes: u64, name: Option<&s
     })?;
     let (wanted, have) = (metadata.data_len() as u64, file_bytes - data_start);
     if wanted > have {
-        return Err(fail(format!("is truncated: its tensors need {wanted} bytes, the file has {have}; fetch it again")));
+        return Err(fail(format!(
+            "is truncated: its tensors need {wanted} bytes, the file has {have}; fetch it again"
+        )));
     }
     if wanted < have {
         return Err(fail(format!("has {} bytes after its last tensor; it is damaged", have - wanted)));

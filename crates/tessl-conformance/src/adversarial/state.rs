@@ -123,15 +123,22 @@ pub(super) fn libraries(bench: &mut Bench<'_>) -> Result {
         bench.reject("CUDA source", Kind::Unsupported, &["not supported"], || rt.add_library(cuda));
         let kernel = rt.kernel(&name, "k").map_err(text)?;
         let mut stream = rt.stream().map_err(text)?;
-        // SAFETY: the kernel touches nothing.
         let mut wrong = |what: &str, call: &dyn Fn(&mut tessl::Stream) -> tessl::Result<()>| {
             bench.reject(what, Kind::TooLarge, &["k: "], || call(&mut stream));
         };
         let big = [[0u64; 32]; 32];
-        // SAFETY (all three): the kernel touches nothing, and the calls are refused.
-        wrong("arguments", &|s| unsafe { s.dispatch(&kernel, |b| b.args(&big)) });
-        wrong("grid", &|s| unsafe { s.dispatch(&kernel, |b| b.grid([1, 70_000, 1])) });
-        wrong("threads", &|s| unsafe { s.dispatch(&kernel, |b| b.threads(1 << 20)) });
+        wrong("arguments", &|s| {
+            // SAFETY: the kernel touches nothing, and the call is refused.
+            unsafe { s.dispatch(&kernel, |b| b.args(&big)) }
+        });
+        wrong("grid", &|s| {
+            // SAFETY: the kernel touches nothing, and the call is refused.
+            unsafe { s.dispatch(&kernel, |b| b.grid([1, 70_000, 1])) }
+        });
+        wrong("threads", &|s| {
+            // SAFETY: the kernel touches nothing, and the call is refused.
+            unsafe { s.dispatch(&kernel, |b| b.threads(1 << 20)) }
+        });
         let mut foreign = bench.other.stream().map_err(text)?;
         // SAFETY: refused.
         bench.reject("foreign stream", Kind::WrongRuntime, &["`kernel`"], || unsafe {

@@ -4,7 +4,7 @@ use super::Problem;
 use crate::data::Mem;
 use crate::env::{Env, GEMM_PAIRS};
 use crate::gemm::{BACKENDS, Data, Place, Problem as Gemm};
-use crate::rows;
+use crate::rows::{self, Row};
 use tessl::{Activation, BufferKind, GemmDesc, Precision};
 use tessl_oracle::Rng;
 
@@ -16,17 +16,15 @@ fn limit(env: &Env) -> u64 {
     (env.budget / 20).clamp(100_000, 4_000_000)
 }
 
-fn witnesses(env: &Env) -> Vec<GemmDesc> {
+/// Rows with a problem within the limit.
+fn witnesses(env: &Env) -> Vec<(&Row, &GemmDesc)> {
     let most = limit(env);
-    rows::gemm_rows(env.rt.profile()).into_values().filter(|d| rows::macs(d) <= most).collect()
+    env.gemm_rows().iter().filter(|(_, d)| rows::macs(d) <= most).collect()
 }
 
 /// Kernels that some problem within the limit takes.
 pub(super) fn reachable_kernels(env: &Env) -> Vec<String> {
-    let most = limit(env);
-    let rows = rows::gemm_rows(env.rt.profile());
-    let mut kernels: Vec<String> =
-        rows.into_iter().filter(|(_, d)| rows::macs(d) <= most).map(|(row, _)| row.kernel).collect();
+    let mut kernels: Vec<String> = witnesses(env).into_iter().map(|(row, _)| row.kernel.clone()).collect();
     kernels.sort();
     kernels.dedup();
     kernels
@@ -58,9 +56,9 @@ impl Problem for GemmFuzz {
     fn make(env: &Env, rng: &mut Rng, turn: usize) -> Self {
         // Every other problem starts from the witness of a plan row, each in its turn.
         let rows = witnesses(env);
-        let guided = turn % 2 == 0 && !rows.is_empty();
+        let guided = turn.is_multiple_of(2) && !rows.is_empty();
         let mut p = if guided {
-            Gemm::of(&rows[turn / 2 % rows.len()])
+            Gemm::of(rows[turn / 2 % rows.len()].1)
         } else {
             let (pair, backend) = (*rng.pick(&GEMM_PAIRS), *rng.pick(&BACKENDS));
             let mut p = Gemm::new(size(rng), size(rng), size(rng), pair, backend);

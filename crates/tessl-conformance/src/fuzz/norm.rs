@@ -4,7 +4,6 @@ use super::Problem;
 use crate::data::Mem;
 use crate::env::{Env, NORM_PAIRS};
 use crate::norm::NormProblem;
-use crate::rows;
 use tessl::BufferKind;
 use tessl_oracle::Rng;
 
@@ -16,9 +15,8 @@ const LIMIT: u64 = 200_000;
 
 /// Kernels that some problem within the limit takes.
 pub(super) fn reachable_kernels(env: &Env) -> Vec<String> {
-    let rows = rows::norm_rows(env.rt.profile());
-    let mut kernels: Vec<String> =
-        rows.into_iter().filter(|(_, d)| d.rows * u64::from(d.n) <= LIMIT).map(|(row, _)| row.kernel).collect();
+    let rows = env.norm_rows().iter().filter(|(_, d)| d.rows * u64::from(d.n) <= LIMIT);
+    let mut kernels: Vec<String> = rows.map(|(row, _)| row.kernel.clone()).collect();
     kernels.sort();
     kernels.dedup();
     kernels
@@ -34,7 +32,7 @@ impl Problem for NormFuzz {
         };
         // Types in turn, so that each kernel is taken; aligned ones as well as not.
         let pair = NORM_PAIRS[turn % NORM_PAIRS.len()];
-        let aligned = turn / NORM_PAIRS.len() % 2 == 0;
+        let aligned = (turn / NORM_PAIRS.len()).is_multiple_of(2);
         let mut p = NormProblem::new(rng.between(1, 9), if aligned { n.next_multiple_of(64) } else { n }, pair);
         if !aligned {
             p.pad = [*rng.pick(&[0, 1, 3, 8]), *rng.pick(&[0, 2, 5, 8])];

@@ -186,13 +186,14 @@ pub(super) fn random(env: &Env, v: Variant) -> Outcome {
 /// One problem for every row that the planner can choose for these types, not cut.
 pub(super) fn rows(env: &Env, v: Variant) -> Outcome {
     let mut left = env.budget.saturating_mul(4);
-    let mut witnesses: Vec<_> = rows::gemm_rows(env.rt.profile())
-        .into_values()
+    let mut witnesses: Vec<_> = env
+        .gemm_rows()
+        .values()
         .filter(|d| (d.input, d.output, d.backend) == (v.pair.0, v.pair.1, v.backend))
         .collect();
-    witnesses.sort_by_key(rows::macs);
+    witnesses.sort_by_key(|d| rows::macs(d));
     let mut too_large = 0;
-    for desc in &witnesses {
+    for &desc in &witnesses {
         if rows::macs(desc) > left {
             too_large += 1;
             continue;

@@ -59,7 +59,7 @@ pub struct Allocation {
 
 enum Owner {
     /// Returned to the pool (Cold) or to the device.
-    Pool { capacity: u64 },
+    Pool { capacity: u64, staging: bool },
     /// Kept alive by the caller's object.
     External { _keep_alive: Box<dyn Any + Send + Sync> },
 }
@@ -72,14 +72,15 @@ impl std::fmt::Debug for Allocation {
 
 impl Allocation {
     pub(crate) fn pooled(raw: RawMemory, capacity: u64, kind: BufferKind, memory: Arc<Memory>) -> Self {
-        Allocation {
-            raw,
-            kind,
-            owner: Owner::Pool { capacity },
-            memory,
-            hazards: Arc::default(),
-            generation: AtomicU64::new(0),
-        }
+        Self::owned(raw, Owner::Pool { capacity, staging: false }, kind, memory)
+    }
+
+    pub(crate) fn staging(raw: RawMemory, capacity: u64, memory: Arc<Memory>) -> Self {
+        Self::owned(raw, Owner::Pool { capacity, staging: true }, BufferKind::Hot, memory)
+    }
+
+    fn owned(raw: RawMemory, owner: Owner, kind: BufferKind, memory: Arc<Memory>) -> Self {
+        Allocation { raw, kind, owner, memory, hazards: Arc::default(), generation: AtomicU64::new(0) }
     }
 
     pub(crate) fn external(
@@ -138,7 +139,10 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Owner::Pool { capacity } = self.owner {
+        if let Owner::Pool { capacity, staging } = self.owner {
+            if staging {
+                self.memory.release_staging(capacity);
+            }
             // The last reference is gone: commands in flight hold one each, so the device has finished.
             self.memory.release(self.raw, capacity, self.kind);
         }

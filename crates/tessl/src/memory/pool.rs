@@ -30,10 +30,51 @@ pub(crate) struct Memory {
 
 struct State {
     /// Free Cold memory by capacity.
-    cache: BTreeMap<u64, Vec<RawMemory>>,
+    cache: BTreeMap<u64, SizeClass>,
+    /// Counts releases; classes remember their last one.
+    clock: u64,
+    /// Live staging memory, in bytes.
+    staging: u64,
     stats: MemoryStats,
     cache_bytes: u64,
     cache_count: u64,
+}
+
+/// Free pieces of one capacity.
+#[derive(Default)]
+struct SizeClass {
+    pieces: Vec<RawMemory>,
+    /// Clock of the last piece put in or taken out.
+    used: u64,
+}
+
+impl State {
+    /// Takes pieces of the sizes that were longest not used out of the cache until `capacity` more bytes fit.
+    fn make_room(&mut self, capacity: u64, evicted: &mut Vec<RawMemory>) -> bool {
+        if capacity > self.cache_bytes || self.cache_count == 0 {
+            return false;
+        }
+        while self.stats.cached + capacity > self.cache_bytes || self.stats.cached_count >= self.cache_count {
+            let oldest = self.cache.iter().min_by_key(|(_, class)| class.used).map(|(&capacity, _)| capacity);
+            let Some(oldest) = oldest else { return false };
+            evicted.extend(self.take(oldest));
+        }
+        true
+    }
+
+    /// A cached piece of exactly this capacity.
+    fn take(&mut self, capacity: u64) -> Option<RawMemory> {
+        let class = self.cache.get_mut(&capacity)?;
+        let raw = class.pieces.pop();
+        if class.pieces.is_empty() {
+            self.cache.remove(&capacity);
+        }
+        if raw.is_some() {
+            self.stats.cached -= capacity;
+            self.stats.cached_count -= 1;
+        }
+        raw
+    }
 }
 
 /// The bytes really taken for a request.
@@ -47,7 +88,14 @@ fn capacity_of(bytes: u64) -> Option<u64> {
 
 impl Memory {
     pub(crate) fn new(backend: Arc<dyn Backend>, limit: Option<u64>, cache_bytes: u64, cache_count: u64) -> Arc<Self> {
-        let state = State { cache: BTreeMap::new(), stats: MemoryStats::default(), cache_bytes, cache_count };
+        let state = State {
+            cache: BTreeMap::new(),
+            clock: 0,
+            staging: 0,
+            stats: MemoryStats::default(),
+            cache_bytes,
+            cache_count,
+        };
         Arc::new(Memory {
             backend,
             state: Mutex::new(state),
@@ -86,7 +134,8 @@ impl Memory {
     pub(crate) fn allocate_staging(self: &Arc<Self>, bytes: u64) -> Result<Arc<Allocation>> {
         let capacity = bytes.max(GRANULE);
         let raw = self.allocate_raw(capacity, MemoryUse::Staging)?;
-        Ok(Arc::new(Allocation::pooled(raw, capacity, BufferKind::Hot, self.clone())))
+        self.state().staging += capacity;
+        Ok(Arc::new(Allocation::staging(raw, capacity, self.clone())))
     }
 
     fn take_cached(&self, capacity: u64, kind: BufferKind) -> Option<(RawMemory, u64)> {
@@ -95,14 +144,14 @@ impl Memory {
         }
         let mut state = self.state();
         let largest = capacity.saturating_mul(8) / FIT_EIGHTHS;
-        let (&found, list) = state.cache.range_mut(capacity..=largest).next()?;
-        let raw = list.pop().expect("INVARIANT: the cache holds no empty lists");
-        if list.is_empty() {
-            state.cache.remove(&found);
+        let (&found, _) = state.cache.range(capacity..=largest).next()?;
+        state.clock += 1;
+        let clock = state.clock;
+        if let Some(class) = state.cache.get_mut(&found) {
+            class.used = clock;
         }
+        let raw = state.take(found)?;
         let stats = &mut state.stats;
-        stats.cached -= found;
-        stats.cached_count -= 1;
         stats.pool_hits += 1;
         stats.live += found;
         stats.live_count += 1;
@@ -155,24 +204,36 @@ impl Memory {
 
     pub(crate) fn release(&self, mut raw: RawMemory, capacity: u64, kind: BufferKind) {
         raw.bytes = capacity;
-        let keep = {
+        let mut evicted = Vec::new();
+        {
             let mut state = self.state();
             state.stats.live -= capacity;
             state.stats.live_count -= 1;
-            let fits = state.stats.cached.saturating_add(capacity) <= state.cache_bytes
-                && state.stats.cached_count < state.cache_count;
-            let keep = kind == BufferKind::Cold && fits;
-            if keep {
+            if kind == BufferKind::Cold && state.make_room(capacity, &mut evicted) {
+                state.clock += 1;
+                let clock = state.clock;
                 state.stats.cached += capacity;
                 state.stats.cached_count += 1;
-                state.cache.entry(capacity).or_default().push(raw);
+                let class = state.cache.entry(capacity).or_default();
+                class.pieces.push(raw);
+                class.used = clock;
+            } else {
+                evicted.push(raw);
             }
-            keep
-        };
-        if !keep {
+        }
+        for raw in evicted {
             // SAFETY: reason 4 of the contract: the last reference is gone, so no batch uses this memory.
             unsafe { self.backend.free(raw) };
         }
+    }
+
+    /// Staging memory in use, in bytes.
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        self.state().staging
+    }
+
+    pub(crate) fn release_staging(&self, capacity: u64) {
+        self.state().staging -= capacity;
     }
 
     pub(crate) fn has_failed_streams(&self) -> bool {
@@ -206,7 +267,7 @@ impl Memory {
             state.stats.cached_count = 0;
             std::mem::take(&mut state.cache)
         };
-        for raw in cache.into_values().flatten() {
+        for raw in cache.into_values().flat_map(|class| class.pieces) {
             // SAFETY: reason 4 of the contract: cached memory belongs to no tensor and no batch.
             unsafe { self.backend.free(raw) };
         }

@@ -121,7 +121,7 @@ fn graphs_keep_their_memory() {
         s.capture(|s| k.mix(s, &temp, &out, 1)).unwrap()
     };
     // The pool must not hand the temporary's memory out again.
-    let others: Vec<Tensor> = (0..50).map(|v| rt.from_slice(&[v as u32 + 100], &[1]).unwrap()).collect();
+    let others: Vec<Tensor> = (100..150u32).map(|v| rt.from_slice(&[v], &[1]).unwrap()).collect();
     graph.replay(&mut s).unwrap();
     assert_eq!(out.read::<u32>().unwrap(), [16]);
     drop(graph);
@@ -135,10 +135,10 @@ fn two_graphs_alternate() {
     let mut s = rt.stream().unwrap();
     let inputs = [0u32, 0].map(|v| rt.from_slice(&[v], &[1]).unwrap());
     let sum = rt.from_slice(&[1u32], &[1]).unwrap();
-    let graphs = [0, 1].map(|i| {
+    let graphs = [(&inputs[0], 7), (&inputs[1], 8)].map(|(input, step)| {
         s.capture(|s| {
-            k.mix(s, &inputs[i], &inputs[i], 0)?;
-            k.mix(s, &sum, &sum, 7 + i as u32)
+            k.mix(s, input, input, 0)?;
+            k.mix(s, &sum, &sum, step)
         })
         .unwrap()
     });

@@ -32,10 +32,15 @@ fn sizes_that_only_grow_stay_within_the_cache_limit() {
         assert!(stats.cached <= limit && stats.live == 0, "{stats:?}");
     }
     // New sizes push old ones out: the size in use now is served from the cache.
-    drop(rt.uninit(DType::U8, &[399_000], BufferKind::Cold).unwrap());
-    let hits = rt.memory_stats().pool_hits;
-    drop(rt.uninit(DType::U8, &[399_000], BufferKind::Cold).unwrap());
-    assert_eq!(rt.memory_stats().pool_hits, hits + 1);
+    rt.set_cache_limit(64 << 20);
+    for mib in 2..60usize {
+        let get = || drop(rt.uninit(DType::U8, &[mib << 20], BufferKind::Cold).unwrap());
+        get();
+        let hits = rt.memory_stats().pool_hits;
+        get();
+        assert_eq!(rt.memory_stats().pool_hits, hits + 1, "{mib} MiB");
+        assert!(rt.memory_stats().cached <= 64 << 20);
+    }
     rt.set_cache_limit(1000);
     assert!(rt.memory_stats().cached <= 1000);
 }

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tessl::device::cpu::KernelCall;
 use tessl::{Device, FaultKind, GpuRuntime, Kernel, Library, RuntimeOptions, Stream, Tensor};
 
-pub fn cpu() -> GpuRuntime {
+pub(crate) fn cpu() -> GpuRuntime {
     GpuRuntime::with_device(&Device::cpu()).expect("the CPU is everywhere")
 }
 
-pub fn cpu_with(set: impl FnOnce(RuntimeOptions) -> RuntimeOptions) -> GpuRuntime {
+pub(crate) fn cpu_with(set: impl FnOnce(RuntimeOptions) -> RuntimeOptions) -> GpuRuntime {
     GpuRuntime::with_options(&set(RuntimeOptions::new().device(Device::cpu()))).expect("the CPU is everywhere")
 }
 
-pub fn null() -> GpuRuntime {
+pub(crate) fn null() -> GpuRuntime {
     GpuRuntime::with_device(&Device::null("h200")).expect("a null device opens anywhere")
 }
 
 /// Deterministic values in -1..1.
-pub fn numbers(len: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn numbers(len: usize, seed: u64) -> Vec<f32> {
     let mut rng = tessl_oracle::Rng::new(seed);
     #[allow(clippy::cast_possible_truncation)]
     (0..len).map(|_| (rng.unit() * 2.0 - 1.0) as f32).collect()
@@ -62,44 +62,44 @@ unsafe fn slow(_: &KernelCall<'_>) {
 }
 
 /// The kernels above, for one runtime.
-pub struct Kernels {
-    pub mix: Kernel,
-    pub put_row: Kernel,
-    pub panics: Kernel,
-    pub slow: Kernel,
+pub(crate) struct Kernels {
+    pub(crate) mix: Kernel,
+    pub(crate) put_row: Kernel,
+    pub(crate) panics: Kernel,
+    pub(crate) slow: Kernel,
 }
 
 impl Kernels {
-    pub fn new(rt: &GpuRuntime) -> Arc<Self> {
+    pub(crate) fn new(rt: &GpuRuntime) -> Arc<Self> {
         let library = Library::cpu("test").kernel("mix", mix).kernel("put_row", put_row).kernel("panics", panics);
         rt.add_library(library.kernel("slow", slow)).expect("a fresh runtime has no such library");
         let get = |name| rt.kernel("test", name).expect("added above");
         Arc::new(Kernels { mix: get("mix"), put_row: get("put_row"), panics: get("panics"), slow: get("slow") })
     }
 
-    pub fn mix(&self, stream: &mut Stream, from: &Tensor, to: &Tensor, step: u32) -> tessl::Result<()> {
+    pub(crate) fn mix(&self, stream: &mut Stream, from: &Tensor, to: &Tensor, step: u32) -> tessl::Result<()> {
         // SAFETY: the kernel reads and writes one u32 through the bindings declared here.
         unsafe { stream.dispatch(&self.mix, |b| b.input(from).output(to).args(&step)) }
     }
 
-    pub fn put_row(&self, stream: &mut Stream, position: &Tensor, rows: &Tensor) -> tessl::Result<()> {
+    pub(crate) fn put_row(&self, stream: &mut Stream, position: &Tensor, rows: &Tensor) -> tessl::Result<()> {
         // SAFETY: the kernel checks its position against the bytes of the binding.
         unsafe { stream.dispatch(&self.put_row, |b| b.input(position).output(rows)) }
     }
 
-    pub fn panic_on(&self, stream: &mut Stream, out: &Tensor, deep: bool) -> tessl::Result<()> {
+    pub(crate) fn panic_on(&self, stream: &mut Stream, out: &Tensor, deep: bool) -> tessl::Result<()> {
         // SAFETY: the kernel touches no memory.
         unsafe { stream.dispatch(&self.panics, |b| b.output(out).args(&u32::from(deep))) }
     }
 
-    pub fn slow(&self, stream: &mut Stream, out: &Tensor) -> tessl::Result<()> {
+    pub(crate) fn slow(&self, stream: &mut Stream, out: &Tensor) -> tessl::Result<()> {
         // SAFETY: the kernel touches no memory.
         unsafe { stream.dispatch(&self.slow, |b| b.output(out)) }
     }
 }
 
 /// Runs `body` on its own thread and fails, instead of hanging, when it takes longer than a minute.
-pub fn within_a_minute<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn within_a_minute<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || send.send(body()));
     match receive.recv_timeout(std::time::Duration::from_secs(60)) {

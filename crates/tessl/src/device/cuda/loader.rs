@@ -95,13 +95,14 @@ pub(super) fn open(path: &Path) -> Result<Library, String> {
     // SAFETY: the initialisers are those of NVIDIA's libraries; names without a slash are looked up by the system loader,
     // whose search does not include the working directory.
     let library = unsafe { Library::new(path) };
-    library.map_err(|e| reason(&e))
+    library.map_err(|e| reason(&e, path))
 }
 
-/// The loader's own text, which is the error's source.
-fn reason(error: &libloading::Error) -> String {
+/// The loader's own text, which is the error's source, without the path that the caller puts in front.
+fn reason(error: &libloading::Error, path: &Path) -> String {
     let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    text.lines().next().unwrap_or_default().to_owned()
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix(&format!("{}: ", path.display())).unwrap_or(line).to_owned()
 }
 
 #[cfg(test)]
