@@ -12,13 +12,12 @@ struct TileOrigin {
   uint row, col;
 };
 
-// Block id -> (batch, tile_m, tile_n). Tiles are walked in bands of 8 tile rows, column by column inside a band, so
-// that the blocks that run together share rows of A and columns of B in L2.
-DEVFN TileOrigin tile_origin(const GemmArgs& args, uint tile_m, uint tile_n) {
-  const uint band = 8;
+// Number of a tile -> (batch, tile_m, tile_n). Tiles are walked in bands of `band` tile rows, column by column inside a
+// band, so that the blocks that run together share rows of A and columns of B in L2.
+DEVFN TileOrigin tile_origin(const GemmArgs& args, uint tile_m, uint tile_n, uint index = blockIdx.x, uint band = 8) {
   uint per_matrix = args.tiles_m * args.tiles_n;
-  uint batch = blockIdx.x / per_matrix;
-  uint tile = blockIdx.x % per_matrix;
+  uint batch = index / per_matrix;
+  uint tile = index % per_matrix;
   uint first = tile / (band * args.tiles_n) * band;
   uint rows = min(band, args.tiles_m - first);
   uint inside = tile % (band * args.tiles_n);

@@ -87,6 +87,7 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         scratch_bytes,
         precision: Precision::Exact,
         reason: row.name,
+        note: None,
     })
 }
 
@@ -141,6 +142,7 @@ fn rms_norm(d: &RmsNormDesc, isa: Isa) -> Result<Plan> {
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: "rows: chunks of about 16 Ki elements",
+        note: None,
     })
 }
 

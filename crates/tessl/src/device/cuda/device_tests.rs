@@ -7,7 +7,7 @@ use crate::{Activation, BufferKind, DType, Device, Element, Error, GpuRuntime, L
 use half::{bf16, f16};
 
 /// The first device, or a line that says why not.
-fn runtime(test: &str) -> Option<GpuRuntime> {
+pub(super) fn runtime(test: &str) -> Option<GpuRuntime> {
     match GpuRuntime::with_device(&Device::cuda(0)) {
         Ok(rt) => Some(rt),
         Err(error @ Error::Unavailable(_)) => {
@@ -19,12 +19,12 @@ fn runtime(test: &str) -> Option<GpuRuntime> {
 }
 
 /// Small integers: every sum is exact in every type used here.
-fn pattern(seed: usize, n: usize) -> impl Iterator<Item = f32> {
+pub(super) fn pattern(seed: usize, n: usize) -> impl Iterator<Item = f32> {
     (0..n).map(move |i| ((i * 7 + i / 13 + seed * 5) % 7) as f32 - 3.0)
 }
 
 /// A host type with its conversions.
-trait Float: Element {
+pub(super) trait Float: Element {
     fn of(x: f32) -> Self;
     fn f32(self) -> f32;
 }
@@ -85,7 +85,7 @@ impl Matrix {
 }
 
 /// One product against sums on the host, at up to 4,096 places; the corners are always among them.
-fn check_gemm<I: Float, O: Float>(rt: &GpuRuntime, [m, n, k]: [usize; 3], layout: usize, slack: usize) {
+pub(super) fn check_gemm<I: Float, O: Float>(rt: &GpuRuntime, [m, n, k]: [usize; 3], layout: usize, slack: usize) {
     let a = Matrix::new::<I>(rt, 1, [m, k], layout & 1 == 1, slack);
     let b = Matrix::new::<I>(rt, 2, [k, n], layout & 2 == 2, slack);
     let c = rt.from_slice(&vec![O::of(f32::NAN); m * n], &[m, n]).unwrap();

@@ -56,6 +56,7 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: row.reason,
+        note: None,
     })
 }
 
@@ -76,5 +77,6 @@ fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Plan {
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: if vec { "one threadgroup a row, 16-byte accesses" } else { "one threadgroup a row, scalar accesses" },
+        note: None,
     }
 }

@@ -2,7 +2,9 @@
 
 mod gemm;
 mod norm;
+mod wgmma;
 
 pub use gemm::{GemmKernel, GemmRow, gemm_rows};
 pub(crate) use norm::THREADS as NORM_THREADS;
 pub use norm::{NormRow, norm_rows};
+pub use wgmma::{WgmmaRow, wgmma_rows};
