@@ -344,8 +344,6 @@ fn a_graph_of_every_row_equals_live_encoding() {
     let n = 520;
     let a = rt.from_slice(&uneven(1, n * n), &[n, n]).unwrap();
     let b = rt.from_slice(&uneven(2, n * n), &[n, n]).unwrap();
-    let first = Gemm::new(&a, &b, &a).desc().err();
-    assert!(first.is_some(), "an output that is an input is refused");
     let c = rt.alloc_tensor_bf16(&[n, n]).unwrap();
     let d = rt.alloc_tensor_f32(&[n, n]).unwrap();
     let mut stream = rt.stream().unwrap();
@@ -378,7 +376,7 @@ fn operands_off_16_bytes_take_the_slower_kernel_and_are_exact() {
         check_gemm::<f16, f32>(&rt, [131, 257, 65], layout, 4);
     }
     // Rows that repeat one row have a stride of 0, which the copy engine is not asked to take.
-    let row = rt.from_slice(&vec![bf16::ONE; 64], &[1, 64]).unwrap();
+    let row = rt.from_slice(&[bf16::ONE; 64], &[1, 64]).unwrap();
     let a = row.broadcast_to(&[128, 64]).unwrap();
     let c = rt.alloc_tensor_f32(&[128, 128]).unwrap();
     let b = rt.from_slice(&vec![bf16::ONE; 64 * 128], &[64, 128]).unwrap();
