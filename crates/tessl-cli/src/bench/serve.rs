@@ -21,12 +21,12 @@ struct Request {
     candidate: Option<usize>,
 }
 
-/// Operands of the latest case, and its calls as a graph once one was asked for.
+/// Operands of the latest case, and its calls as a graph for each plan that was asked for.
 struct Kept {
     key: String,
     work: Rotation,
     plans: Vec<Plan>,
-    replay: Option<Replay>,
+    replays: Vec<Replay>,
 }
 
 struct Replay {
@@ -96,9 +96,9 @@ fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> 
         *kept = None;
         let work = Rotation::new(rt, &case, data, u64::MAX)?;
         let plans = candidates(&Desc::Gemm(work.call(0).desc()?), rt.profile())?;
-        *kept = Some(Kept { key, work, plans, replay: None });
+        *kept = Some(Kept { key, work, plans, replays: Vec::new() });
     }
-    let Some(Kept { work, plans, replay, .. }) = kept.as_mut() else {
+    let Some(Kept { work, plans, replays, .. }) = kept.as_mut() else {
         return Err(CliError::Usage("nothing was asked for".to_owned()));
     };
     let chosen = match candidate {
@@ -111,11 +111,12 @@ fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> 
         "candidates": plans.len(), "copies": work.copies(),
     });
     let (us, min, max, batch) = if mode == Mode::Graph {
-        if replay.as_ref().is_none_or(|r| r.candidate != candidate) {
-            *replay = None;
-            *replay = Some(Replay::new(rt, work, candidate, &chosen)?);
+        let mut at = replays.iter().position(|r| r.candidate == candidate);
+        if at.is_none() {
+            at = Some(replays.len());
+            replays.push(Replay::new(rt, work, candidate, &chosen)?);
         }
-        let Some(replay) = replay else { return Err(CliError::Usage("nothing was captured".to_owned())) };
+        let replay = &mut replays[at.unwrap_or_default()];
         let us = replay.run(iters)?;
         (us, us, us, replay.calls)
     } else {

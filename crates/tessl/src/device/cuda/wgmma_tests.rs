@@ -344,8 +344,6 @@ fn a_graph_of_every_row_equals_live_encoding() {
     let n = 520;
     let a = rt.from_slice(&uneven(1, n * n), &[n, n]).unwrap();
     let b = rt.from_slice(&uneven(2, n * n), &[n, n]).unwrap();
-    let first = Gemm::new(&a, &b, &a).desc().err();
-    assert!(first.is_some(), "an output that is an input is refused");
     let c = rt.alloc_tensor_bf16(&[n, n]).unwrap();
     let d = rt.alloc_tensor_f32(&[n, n]).unwrap();
     let mut stream = rt.stream().unwrap();
