@@ -9,9 +9,10 @@
 //            ring fills with the next.
 // Accumulate f32 in the tensor core, k in steps of 16, in order; parts of a split k are added by rank, in order: the
 //            same bits on every run.
-// Tails      the copy engine fills with zeros beyond m, n and k and does not write there.
-// C          C_WIDE (address and strides of C are multiples of 16 bytes): through swizzled shared memory and the copy
-//            engine. Otherwise, and with SPLIT, each thread stores its own pairs, guarded.
+// Tails      the copy engine fills with zeros beyond m, n and k.
+// C          C_WIDE (address, strides and rows of C are multiples of 16 bytes): through swizzled shared memory and the
+//            copy engine, which clips rows to 16-byte chunks and not to elements. Otherwise, and with SPLIT, each thread
+//            stores its own pairs, guarded.
 //
 // Why        beside gemm_mma.cu: mma.sync reaches about 2/3 of what wgmma does. Its first form measured 1.01-1.04 of
 //            cuBLAS at 4096^3 and 8192^3 on an H200 (98 % of cycles in the tensor core); docs/tuning-log.md goes on.

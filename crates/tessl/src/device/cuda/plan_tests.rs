@@ -101,6 +101,13 @@ fn wgmma_is_left_for_a_reason_that_the_plan_tells() {
         assert_eq!((&*p.kernel.module, p.note), ("gemm_wgmma", None));
         assert!(p.kernel.constants.contains(&("C_WIDE", u32::from(c_align >= 4))));
     }
+    // Rows of C that end inside a 16-byte chunk.
+    let (f16, f32) = (DType::F16, DType::F32);
+    for (n, output, wide) in [(512, f16, 1), (511, f16, 0), (504, f16, 1), (500, f16, 0), (500, f32, 1), (502, f32, 0)]
+    {
+        let p = of(GemmDesc { n, output, ..good.clone() }, h200);
+        assert!(p.kernel.constants.contains(&("C_WIDE", wide)), "{n}: {p:?}");
+    }
 }
 
 #[test]

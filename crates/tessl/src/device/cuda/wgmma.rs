@@ -53,6 +53,12 @@ fn tiles(row: &WgmmaRow, desc: &GemmDesc) -> Option<u64> {
     tiles.checked_mul(u64::from(desc.batch)).filter(|tiles| *tiles <= MAX_TILES)
 }
 
+/// Whether the copy engine can store C. It clips rows to whole chunks of 16 bytes, not to elements (seen on an H200), so
+/// a row that ends inside a chunk would spoil what lies behind it.
+fn stores_whole_chunks(desc: &GemmDesc) -> bool {
+    desc.c_align >= ALIGN && (u64::from(desc.n) * desc.output.size() as u64).is_multiple_of(1 << ALIGN)
+}
+
 fn plan_of(row: &WgmmaRow, desc: &GemmDesc, profile: &DeviceProfile) -> Option<Plan> {
     let [m, n, _] = row.tile;
     let tiles = u32::try_from(tiles(row, desc)?).ok()?;
@@ -65,7 +71,7 @@ fn plan_of(row: &WgmmaRow, desc: &GemmDesc, profile: &DeviceProfile) -> Option<P
         .constant("STAGES", row.stages)
         .constant("A_ROWS", rows(desc.a))
         .constant("B_ROWS", rows(desc.b))
-        .constant("C_WIDE", u32::from(desc.c_align >= ALIGN))
+        .constant("C_WIDE", u32::from(stores_whole_chunks(desc)))
         .constant("SPLIT", row.split)
         .constant("BAND", row.band);
     (blocks <= profile.max_grid).then(|| Plan {
