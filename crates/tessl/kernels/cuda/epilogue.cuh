@@ -33,13 +33,14 @@ DEVFN float bias_at(const uchar* bias, const GemmArgs& args, ulong i) {
   return args.bias_typed ? float(((const T*)bias)[i]) : ((const float*)bias)[i];
 }
 
-// One element. `old` counts only when beta != 0; an empty sum is 0 whatever alpha is.
+// One element. `old` counts only when beta != 0; an empty sum is 0 whatever alpha is. Products and sums that the formula
+// does not fuse are rounded one by one: whether a compiler would fuse them depends on the code around.
 template <class T>
 DEVFN T finish(float acc, T old, const uchar* bias, const GemmArgs& args, ulong row, ulong col) {
-  float t = args.k ? args.alpha * acc : 0.0f;
+  float t = args.k ? __fmul_rn(args.alpha, acc) : 0.0f;
   if (args.beta != 0.0f) t = fmaf(args.beta, float(old), t);
-  if (args.bias == 1) t += bias_at<T>(bias, args, col);
-  if (args.bias == 2) t += bias_at<T>(bias, args, row);
+  if (args.bias == 1) t = __fadd_rn(t, bias_at<T>(bias, args, col));
+  if (args.bias == 2) t = __fadd_rn(t, bias_at<T>(bias, args, row));
   return T(activate(args.activation, t));
 }
 

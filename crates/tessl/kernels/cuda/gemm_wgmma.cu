@@ -193,7 +193,7 @@ DEVFN void add_bias(Slice& s, const uchar* bias, const GemmArgs& args, uint row,
     v[i] = bias_at<Out>(bias, args, args.bias == 1 ? min(j, args.n - 1) : min(r, args.m - 1));
   }
 #pragma unroll
-  for (uint i = 0; i < 8; i++) s.t[i] += v[i];
+  for (uint i = 0; i < 8; i++) s.t[i] = __fadd_rn(s.t[i], v[i]);
 }
 
 template <uint KIND>
@@ -206,7 +206,7 @@ DEVFN void activate_slice(Slice& s) {
 template <class Out>
 DEVFN void finish_slice(Slice& s, const Out* c, const uchar* bias, const GemmArgs& args, uint row, uint col) {
 #pragma unroll
-  for (uint i = 0; i < 8; i++) s.t[i] *= args.alpha;
+  for (uint i = 0; i < 8; i++) s.t[i] = __fmul_rn(args.alpha, s.t[i]);
   if (args.beta != 0.0f) add_old(s, c, args, row, col);
   if (args.bias) add_bias<Out>(s, bias, args, row, col);
   switch (args.activation) {  // once per slice, not once per element
