@@ -137,7 +137,13 @@ impl Replay {
     fn new(rt: &GpuRuntime, work: &Rotation, candidate: Option<usize>, plan: &Plan) -> Result<Self> {
         let calls = work.copies() * CALLS.div_ceil(work.copies());
         let mut stream = rt.stream()?;
-        let graph = stream.capture(|s| (0..calls).try_for_each(|i| work.call(i).with_plan(plan).run_on(s)))?;
+        // One after the other, as the peer's stream runs them: calls on different operands would run side by side.
+        let graph = stream.capture(|s| {
+            (0..calls).try_for_each(|i| {
+                s.barrier();
+                work.call(i).with_plan(plan).run_on(s)
+            })
+        })?;
         work.poison()?;
         graph.replay(&mut stream)?.wait()?;
         work.check(0)?;
