@@ -5,14 +5,16 @@ Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, ro
 (ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, on sm_90 and
 later with and without -DGPU_PDL, once per variant of its function constants. Kernels behind #ifdef ENTRY_<name> are all
 compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
-spills registers, serialises wgmma (C7508, C7510), or has fewer wide loads than WIDE asks for; 2 when NVRTC is missing.
+spills registers, serialises wgmma (C75xx), has fewer wide loads than WIDE asks for, or, where nvdisasm is found, not the
+instructions that SASS asks for; 2 when NVRTC is missing.
 
 Marks that a kernel file may carry:
     // arch: sm_90a                 compile for these architectures only
     // variant: TILE=0 STAGES=4     compile with these constants; one line per variant. Without such lines a file is
                                     compiled twice, with each constant 0 and with each constant 1.
 
-NVRTC comes with `pip install nvidia-cuda-nvrtc`; --nvrtc names the library where it is not found by itself.
+NVRTC comes with `pip install nvidia-cuda-nvrtc`, the disassembler with nvidia-cuda-nvdisasm; --nvrtc names the library
+where it is not found by itself.
 """
 
 import argparse
@@ -20,7 +22,10 @@ import ctypes
 import glob
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -31,8 +36,19 @@ PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
 WIDE = {"norm": ({"VEC16"}, 8, 2), "mlp": ({"VEC16"}, 1, 1), "elementwise": ({"VEC16"}, 1, 1), "reduce": ({"VEC16"}, 1, 0), "rope": ({"VEC16"}, 1, 1),
         "embed": ({"VEC16"}, 1, 1)}
 
+# stem -> [(constants that must hold, instruction, its number in each entry point)]. Four wgmma a step and no more waits
+# than the kernel wrote; no fence for the whole device in a block that publishes nothing.
+SASS = {
+    "gemm_wgmma": [
+        ({}, r"HGMMA\.", 4),
+        ({}, r"WARPGROUP\.DEPBAR", 2),
+        ({}, r"USETMAXREG", 2),
+        ({"SPLIT": "1"}, r"MEMBAR\.\w+\.GPU", 0),
+    ]
+}
+
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
-BAD_LOG = re.compile(r"C7508|C7510|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)
+BAD_LOG = re.compile(r"C75\d\d|wgmma.*serializ|serializ.*wgmma|[1-9]\d* bytes spill", re.I)
 
 
 class Nvrtc:
@@ -56,15 +72,22 @@ class Nvrtc:
         return data.value.decode(errors="replace")
 
     def compile(self, source, name, options):
-        """Returns (error or None, log, ptx)."""
+        """Returns (error or None, log, ptx, cubin)."""
         program = ctypes.c_void_p()
         self.lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
         status = self.lib.nvrtcCompileProgram(program, len(options), array)
         log = self._text(program, "ProgramLog")
         ptx = self._text(program, "PTX") if status == 0 else ""
+        cubin = b""
+        if status == 0:
+            size = ctypes.c_size_t()
+            self.lib.nvrtcGetCUBINSize(program, ctypes.byref(size))
+            data = ctypes.create_string_buffer(size.value)
+            self.lib.nvrtcGetCUBIN(program, data)
+            cubin = data.raw
         self.lib.nvrtcDestroyProgram(ctypes.byref(program))
-        return (self.lib.nvrtcGetErrorString(status).decode() if status else None), log, ptx
+        return (self.lib.nvrtcGetErrorString(status).decode() if status else None), log, ptx, cubin
 
 
 def find_nvrtc(given):
@@ -118,11 +141,41 @@ def wide_accesses(ptx):
     return counts
 
 
+def find_nvdisasm(nvrtc_path):
+    """The disassembler beside NVRTC's wheel, or the system's; None when there is none."""
+    beside = os.path.join(os.path.dirname(os.path.dirname(nvrtc_path)), "bin", "nvdisasm")
+    return beside if os.path.exists(beside) else shutil.which("nvdisasm")
+
+
+def disassemble(nvdisasm, cubin):
+    """Entry point -> its instructions as text."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([nvdisasm, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    parts = re.split(r"^\.text\.(\w+):", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def check_sass(nvdisasm, stem, constants, cubin):
+    """One line for each instruction that is there too rarely or too often."""
+    wanted = [(i, n) for holds, i, n in SASS.get(stem, []) if all(constants.get(k) == v for k, v in holds.items())]
+    if not nvdisasm or not wanted:
+        return []
+    problems = []
+    for entry, text in disassemble(nvdisasm, cubin).items():
+        for instruction, number in wanted:
+            found = len(re.findall(instruction, text))
+            if found != number:
+                problems.append(f"{entry}: {found} of {instruction}, not {number}")
+    return problems
+
+
 def has_dependent_launch(arch):
     return int(re.search(r"\d+", arch).group()) >= 90
 
 
-def check_file(nvrtc, kernels, path, arch, keep):
+def check_file(nvrtc, nvdisasm, kernels, path, arch, keep):
     """Compiles all variants; returns (problems, summary)."""
     source = assemble(kernels, path)
     stem = os.path.splitext(os.path.basename(path))[0]
@@ -134,7 +187,7 @@ def check_file(nvrtc, kernels, path, arch, keep):
             options += [f"-DFC_{name}={value}" for name, value in constants.items()]
             options += [f"-D{entry}" for entry in entries]
             what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
-            error, log, ptx = nvrtc.compile(source, stem + ".cu", options)
+            error, log, ptx, cubin = nvrtc.compile(source, stem + ".cu", options)
             compiled += 1
             if error:
                 problems.append(f"[{what}] {error}\n" + "\n".join(log.strip().splitlines()[:40]))
@@ -142,6 +195,7 @@ def check_file(nvrtc, kernels, path, arch, keep):
             warnings = [line for line in log.splitlines() if "warning" in line.lower()]
             problems += [f"[{what}] {line}" for line in warnings]
             problems += [f"[{what}] {line}" for line in log.splitlines() if BAD_LOG.search(line)]
+            problems += [f"[{what}] {line}" for line in check_sass(nvdisasm, stem, constants, cubin)]
             counts = wide_accesses(ptx)
             widest = max(widest, tuple(map(sum, zip(*counts.values()))))
             required = WIDE.get(stem)
@@ -178,7 +232,8 @@ def main():
         + glob.glob(os.path.join(options.kernels, "cuda", "*.cu"))
         + glob.glob(os.path.join(ROOT, "crates", "tessl-sim", "tests", "vocabulary.metal"))
     )
-    print(f"NVRTC {nvrtc.version}: {len(files)} files")
+    nvdisasm = find_nvdisasm(path)
+    print(f"NVRTC {nvrtc.version}, {nvdisasm or 'no nvdisasm'}: {len(files)} files")
     failed = 0
     for file in files:
         only = re.search(r"^// arch: (.+)$", read(file), re.M)
@@ -186,7 +241,7 @@ def main():
             if only and arch not in only.group(1).split():
                 continue
             start = time.monotonic()
-            problems, summary = check_file(nvrtc, options.kernels, file, arch, options.keep)
+            problems, summary = check_file(nvrtc, nvdisasm, options.kernels, file, arch, options.keep)
             verdict = "FAIL" if problems else "ok"
             name = os.path.relpath(file, options.kernels)
             print(f"{verdict:4} {name} {arch}: {summary}, {time.monotonic() - start:.1f} s")

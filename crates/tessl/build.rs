@@ -28,7 +28,7 @@ fn assemble(kernels: &Path, folder: &str, language: &str, out: &Path) {
             text += &read(&prelude.join(header));
         }
         if folder == "cuda" {
-            for header in ["ptx.cuh", "epilogue.cuh"] {
+            for header in ["ptx.cuh", "hopper.cuh", "epilogue.cuh"] {
                 text += &read(&kernels.join(folder).join(header));
             }
         }

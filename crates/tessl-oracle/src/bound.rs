@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Data with random signs cannot reach that. With roundings independent and of mean zero (Higham and Mary, SIAM J. Sci.
-//! Comput. 41, 2019), K is replaced by `lambda sqrt(K)`; lambda = 6 fails once in 10^7 draws. [`sum`] takes the smaller of
+//! Computing 41, 2019), K is replaced by `lambda sqrt(K)`; lambda = 6 fails once in 10^7 draws. [`sum`] takes the smaller of
 //! the two, so that products of lost precision (TF32) are still seen up to K = 256; larger K are for other faults.
 //!
 //! The epilogue `alpha * acc + beta * c + bias` has at most four roundings, each of at most u times the magnitudes of the

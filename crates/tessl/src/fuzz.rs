@@ -15,12 +15,10 @@ fn run(op: &str, cases: usize, fuzz: fn(&Env, usize, u64) -> Result<Fuzzed, Stri
     let seed = seed_from_env().unwrap_or_else(|e| panic!("{e}"));
     for env in tessl_conformance::fuzz::devices() {
         let device = env.name();
+        // Fails as well when a kernel within reach was never taken.
         let fuzzed = fuzz(&env, cases, seed).unwrap_or_else(|e| panic!("{device}: {e}"));
         print!("{}", fuzzed.summary(op, &device));
         assert_eq!(fuzzed.cases, cases);
-        // Each kernel within reach gets its share: one case in a hundred, or one at all where kernels are many.
-        let least = fuzzed.kernels().values().copied().min().unwrap_or(0);
-        assert!(least >= 1, "{device}: a kernel was never taken");
     }
 }
 

@@ -78,6 +78,9 @@ pub struct Plan {
     pub precision: Precision,
     /// The rule that chose this plan.
     pub reason: &'static str,
+    /// Why the device's best kernel was passed over, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<&'static str>,
 }
 
 /// Chooses the kernel for `desc` on a device with this profile. Pure: same arguments, same plan, on any machine.
@@ -89,5 +92,17 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         DeviceKind::Cpu => device::cpu::plan(desc, profile),
         DeviceKind::Cuda => device::cuda::plan(desc, profile),
         DeviceKind::Metal => device::metal::plan(desc, profile),
+    }
+}
+
+/// Every plan that could run `desc` on a device with this profile, for tuners and tests; see
+/// [`Gemm::with_plan`](crate::Gemm::with_plan). The one that [`plan`] chooses is among them.
+///
+/// # Errors
+/// As [`plan`].
+pub fn candidates(desc: &Desc, profile: &DeviceProfile) -> Result<Vec<Plan>> {
+    match profile.kind {
+        DeviceKind::Cuda => device::cuda::candidates(desc, profile),
+        DeviceKind::Cpu | DeviceKind::Metal => plan(desc, profile).map(|plan| vec![plan]),
     }
 }

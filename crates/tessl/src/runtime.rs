@@ -488,6 +488,15 @@ impl GpuRuntime {
         Ok(prepared)
     }
 
+    /// A plan given by the caller, which must be one that the problem could have.
+    pub(crate) fn prepare_candidate(&self, op: &'static str, desc: &Desc, plan: &Plan) -> Result<Arc<Prepared>> {
+        if !crate::plan::candidates(desc, self.profile())?.contains(plan) {
+            let what = format!("plan `{}`, which is none of the candidates of this problem", plan.reason);
+            return Err(Error::unsupported(op, what, self.info().kind.name()));
+        }
+        Ok(Arc::new(Prepared { plan: plan.clone(), pipeline: self.pipeline(&plan.kernel)? }))
+    }
+
     fn pipeline(&self, key: &KernelKey) -> Result<PipelineId> {
         if let Some(&id) = self.inner.pipelines.read().unwrap_or_else(|e| e.into_inner()).get(key) {
             return Ok(id);

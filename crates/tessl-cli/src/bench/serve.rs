@@ -5,10 +5,42 @@ use crate::error::{CliError, Result};
 use crate::ui;
 use serde_json::{Value, json};
 use std::io::BufRead;
-use tessl::{DType, DeviceKind, GpuRuntime};
+use std::time::Instant;
+use tessl::plan::{Desc, Plan, candidates, plan};
+use tessl::{DType, DeviceKind, GpuRuntime, Graph, Stream};
 
-/// Answers `MxNxK DTYPE ITERS [OUT] [LAYOUT] [solo|batched|graph]` with a line of JSON each, after a first line about
-/// the device. A line that cannot be measured is answered with `{"error": ..}`; the next one works.
+/// Calls of one replay, at least: the gap between replays is shared by as many.
+const CALLS: usize = 16;
+
+/// A line, read.
+struct Request {
+    case: Case,
+    iters: usize,
+    mode: Mode,
+    /// Number of the candidate to measure in place of the table's choice.
+    candidate: Option<usize>,
+}
+
+/// Operands of the latest case, and its calls as a graph for each plan that was asked for.
+struct Kept {
+    key: String,
+    work: Rotation,
+    plans: Vec<Plan>,
+    replays: Vec<Replay>,
+}
+
+struct Replay {
+    candidate: Option<usize>,
+    graph: Graph,
+    stream: Stream,
+    calls: usize,
+}
+
+/// Answers `MxNxK DTYPE ITERS [OUT] [LAYOUT] [solo|batched|graph] [plan=N]` with a line of JSON each, after a first line
+/// about the device. A line that cannot be measured is answered with `{"error": ..}`; the next one works.
+///
+/// `graph` replays captured calls until there were ITERS of them, waits once, and answers the mean as `us`; the others
+/// answer medians. `plan=N` (with `graph`) measures candidate N, of as many as `candidates` in any answer tells.
 ///
 /// # Errors
 /// What opening the device reports, or a closed stdout.
@@ -21,7 +53,7 @@ pub fn serve(args: &GemmArgs) -> Result<()> {
     });
     ui::out(hello)?;
     let data = Data::new();
-    let mut kept: Option<(String, Rotation)> = None;
+    let mut kept: Option<Kept> = None;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| CliError::file("stdin", e.to_string()))?;
         let answer = answer(&rt, &data, &mut kept, line.trim());
@@ -30,39 +62,129 @@ pub fn serve(args: &GemmArgs) -> Result<()> {
     Ok(())
 }
 
-fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<(String, Rotation)>, line: &str) -> Result<Value> {
-    let usage = || CliError::Usage(format!("`{line}` is not MxNxK DTYPE ITERS [OUT] [LAYOUT] [MODE]"));
+fn parse(line: &str, on_cpu: bool) -> Result<Request> {
+    let usage = || CliError::Usage(format!("`{line}` is not MxNxK DTYPE ITERS [OUT] [LAYOUT] [MODE] [plan=N]"));
     let words: Vec<&str> = line.split_whitespace().collect();
     let [shape, dtype, iters, options @ ..] = words.as_slice() else { return Err(usage()) };
     let iters: usize = iters.parse().ok().filter(|n| (1..=100_000).contains(n)).ok_or_else(usage)?;
     let input: DType = dtype.parse()?;
-    let mut case = Case { shape: shape.parse()?, input, output: input, ..Case::default() };
+    let case = Case { shape: shape.parse()?, input, output: input, ..Case::default() };
     // A GPU hides its launch cost only behind other launches; a CPU call is a call.
-    let mut mode = if rt.info().kind == DeviceKind::Cpu { Mode::Solo } else { Mode::Batched };
+    let mode = if on_cpu { Mode::Solo } else { Mode::Batched };
+    let mut request = Request { case, iters, mode, candidate: None };
     for option in options {
         match *option {
-            "NN" | "NT" | "TN" | "TT" => case.turned = [option.starts_with('T'), option.ends_with('T')],
-            "solo" => mode = Mode::Solo,
-            "batched" => mode = Mode::Batched,
-            "graph" => mode = Mode::Graph,
-            out => case.output = out.parse()?,
+            "NN" | "NT" | "TN" | "TT" => request.case.turned = [option.starts_with('T'), option.ends_with('T')],
+            "solo" => request.mode = Mode::Solo,
+            "batched" => request.mode = Mode::Batched,
+            "graph" => request.mode = Mode::Graph,
+            other => match other.strip_prefix("plan=") {
+                Some(number) => request.candidate = Some(number.parse().map_err(|_| usage())?),
+                None => request.case.output = other.parse()?,
+            },
         }
     }
-    let key = format!("{shape} {dtype} {} {}", case.output, case.layout());
-    let fresh = kept.as_ref().is_none_or(|(have, _)| *have != key);
+    if request.candidate.is_some() && request.mode != Mode::Graph { Err(usage()) } else { Ok(request) }
+}
+
+fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> Result<Value> {
+    let Request { case, iters, mode, candidate } = parse(line, rt.info().kind == DeviceKind::Cpu)?;
+    let key = format!("{} {} {} {}", case.shape, case.input, case.output, case.layout());
+    let fresh = kept.as_ref().is_none_or(|have| have.key != key);
     if fresh {
         // The old operands go before the new ones come.
         *kept = None;
-        *kept = Some((key, Rotation::new(rt, &case, data, u64::MAX)?));
+        let work = Rotation::new(rt, &case, data, u64::MAX)?;
+        let plans = candidates(&Desc::Gemm(work.call(0).desc()?), rt.profile())?;
+        *kept = Some(Kept { key, work, plans, replays: Vec::new() });
     }
-    let Some((_, work)) = kept.as_mut() else { return Err(usage()) };
-    let samples = measure(rt, work, mode, if fresh { 2 } else { 0 }, iters)?;
-    if fresh {
-        work.check(work.last())?;
+    let Some(Kept { work, plans, replays, .. }) = kept.as_mut() else {
+        return Err(CliError::Usage("nothing was asked for".to_owned()));
+    };
+    let chosen = match candidate {
+        None => plan(&Desc::Gemm(work.call(0).desc()?), rt.profile())?,
+        Some(n) => plans.get(n).cloned().ok_or_else(|| CliError::Usage(format!("plan={n} of {}", plans.len())))?,
+    };
+    let mut answer = json!({
+        "shape": case.shape.to_string(), "dtype": case.input, "out": case.output, "layout": case.layout(), "mode": mode,
+        "iters": iters, "kernel": chosen.kernel.name, "tile": chosen.tile, "split": chosen.split, "reason": chosen.reason,
+        "candidates": plans.len(), "copies": work.copies(),
+    });
+    let (us, min, max, batch) = if mode == Mode::Graph {
+        let mut at = replays.iter().position(|r| r.candidate == candidate);
+        if at.is_none() {
+            at = Some(replays.len());
+            replays.push(Replay::new(rt, work, candidate, &chosen)?);
+        }
+        let replay = &mut replays[at.unwrap_or_default()];
+        let us = replay.run(iters)?;
+        (us, us, us, replay.calls)
+    } else {
+        let samples = measure(rt, work, mode, if fresh { 2 } else { 0 }, iters)?;
+        if fresh {
+            work.check(work.last())?;
+        }
+        (samples.median(), samples.min(), samples.max(), samples.batch)
+    };
+    let measured = [("us", us), ("min_us", min), ("max_us", max), ("tflops", case.shape.flop() / us / 1e6)];
+    measured.into_iter().for_each(|(name, value)| answer[name] = json!(value));
+    answer["batch"] = json!(batch);
+    Ok(answer)
+}
+
+impl Replay {
+    /// Captures one call on each copy of the operands, runs them, and checks the first and the last result.
+    fn new(rt: &GpuRuntime, work: &Rotation, candidate: Option<usize>, plan: &Plan) -> Result<Self> {
+        let calls = work.copies() * CALLS.div_ceil(work.copies());
+        let mut stream = rt.stream()?;
+        // One after the other, as the peer's stream runs them: calls on different operands would run side by side.
+        let graph = stream.capture(|s| {
+            (0..calls).try_for_each(|i| {
+                s.barrier();
+                work.call(i).with_plan(plan).run_on(s)
+            })
+        })?;
+        work.poison()?;
+        graph.replay(&mut stream)?.wait()?;
+        work.check(0)?;
+        work.check(work.copies() - 1)?;
+        Ok(Replay { candidate, graph, stream, calls })
     }
-    Ok(json!({
-        "shape": shape, "dtype": dtype, "out": case.output, "layout": case.layout(), "mode": mode, "iters": iters,
-        "batch": samples.batch, "us": samples.median(), "min_us": samples.min(), "max_us": samples.max(),
-        "tflops": case.shape.flop() / samples.median() / 1e6,
-    }))
+
+    /// Microseconds of a call, from as many replays as it takes for `iters` calls.
+    #[allow(clippy::cast_precision_loss)]
+    fn run(&mut self, iters: usize) -> Result<f64> {
+        let replays = iters.div_ceil(self.calls);
+        let started = Instant::now();
+        for _ in 1..replays {
+            self.graph.replay(&mut self.stream)?;
+        }
+        self.graph.replay(&mut self.stream)?.wait()?;
+        Ok(started.elapsed().as_secs_f64() * 1e6 / (replays * self.calls) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_refused() {
+        let r = parse("64x32x16 bf16 100 f32 TN graph plan=3", false).unwrap();
+        assert_eq!((r.case.shape.n, r.case.output, r.iters, r.candidate), (32, DType::F32, 100, Some(3)));
+        assert_eq!((r.case.layout(), r.mode), ("TN".to_owned(), Mode::Graph));
+        assert_eq!(parse("1x1x1 f32 1", true).unwrap().mode, Mode::Solo);
+        for bad in ["", "1x1x1", "1x1x1 f32", "1x1x1 f32 0", "1x1x1 f32 1 plan=x graph", "1x1x1 f32 1 plan=1"] {
+            assert!(parse(bad, false).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_replay_is_checked_and_takes_the_time_of_its_calls() {
+        let rt = GpuRuntime::with_device(&tessl::Device::cpu()).unwrap();
+        let mut kept = None;
+        let data = Data::new();
+        let answer = answer(&rt, &data, &mut kept, "64x32x16 f32 40 graph plan=0").unwrap();
+        assert!(answer["us"].as_f64().unwrap() > 0.0 && answer["candidates"] == 1, "{answer}");
+    }
 }

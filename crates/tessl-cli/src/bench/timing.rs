@@ -121,7 +121,13 @@ fn batched(rt: &GpuRuntime, work: &mut impl Work, batch: usize, batches: usize) 
 #[allow(clippy::cast_precision_loss)]
 fn graph(rt: &GpuRuntime, work: &impl Work, batch: usize, batches: usize) -> Result<Vec<f64>> {
     let mut stream = rt.stream()?;
-    let graph = stream.capture(|s| (0..batch).try_for_each(|i| work.encode(i, Some(s))))?;
+    // One after the other: calls on different operands would run side by side.
+    let graph = stream.capture(|s| {
+        (0..batch).try_for_each(|i| {
+            s.barrier();
+            work.encode(i, Some(s))
+        })
+    })?;
     graph.replay(&mut stream)?.wait()?;
     let mut one = |_| {
         let started = Instant::now();

@@ -204,6 +204,7 @@ fn text(profile: &DeviceProfile, plan: &Plan) -> String {
         lines.insert(lines.len() - 2, ("grid", grid));
         lines.insert(lines.len() - 2, ("stages", format!("{}, k split in {}", plan.stages, plan.split)));
     }
+    lines.extend(plan.note.map(|note| ("note", note.to_owned())));
     lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
 }
 

@@ -13,7 +13,7 @@ use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
 /// Extents that reach every rule: around tiles, few and many tiles, odd ones.
-const SIZES: [u32; 9] = [1, 16, 33, 64, 129, 300, 768, 1025, 8192];
+const SIZES: [u32; 11] = [1, 16, 33, 64, 129, 300, 512, 768, 896, 1025, 8192];
 
 /// Threadgroup memory of devices without a profile, in bytes.
 const SHARED: [u32; 5] = [16 << 10, 32 << 10, 48 << 10, 64 << 10, 99 << 10];
@@ -82,7 +82,8 @@ fn row(profile: &DeviceProfile, plan: &Plan) -> Value {
 /// The rows of the GEMM tables, by their reasons.
 fn table_rows() -> impl Iterator<Item = (DeviceKind, &'static str)> {
     let metal = metal::gemm_rows().iter().map(|row| (DeviceKind::Metal, row.reason));
-    metal.chain(cuda::tables::gemm_rows().iter().map(|row| (DeviceKind::Cuda, row.reason)))
+    let wgmma = cuda::tables::wgmma_rows().iter().map(|row| (DeviceKind::Cuda, row.reason));
+    metal.chain(cuda::tables::gemm_rows().iter().map(|row| (DeviceKind::Cuda, row.reason))).chain(wgmma)
 }
 
 fn problems() -> impl Iterator<Item = GemmDesc> {
@@ -97,30 +98,29 @@ fn problems() -> impl Iterator<Item = GemmDesc> {
     ];
     let backends = [GemmBackend::TensorOps, GemmBackend::Simdgroup];
     let sizes = SIZES.into_iter().flat_map(|m| SIZES.into_iter().map(move |n| (m, n)));
+    // Short and long sums: the latter may be split.
+    let sizes = sizes.flat_map(|(m, n)| [768, 8192].map(|k| (m, n, k)));
     let cases = sizes.flat_map(move |size| types.into_iter().map(move |types| (size, types)));
-    cases.flat_map(move |((m, n), (input, output))| {
-        backends.into_iter().map(move |backend| {
-            let k = 768;
-            GemmDesc {
-                m,
-                n,
-                k,
-                batch: 1,
-                input,
-                output,
-                a: Layout::RowMajor,
-                b: Layout::RowMajor,
-                b_shared: true,
-                a_align: alignment(k, input),
-                b_align: alignment(n, input),
-                c_align: alignment(n, output),
-                alpha: Factor::One,
-                beta: Factor::Zero,
-                bias: Bias::None,
-                activation: Activation::None,
-                precision: Precision::Exact,
-                backend,
-            }
+    cases.flat_map(move |((m, n, k), (input, output))| {
+        backends.into_iter().map(move |backend| GemmDesc {
+            m,
+            n,
+            k,
+            batch: 1,
+            input,
+            output,
+            a: Layout::RowMajor,
+            b: Layout::RowMajor,
+            b_shared: true,
+            a_align: alignment(k, input),
+            b_align: alignment(n, input),
+            c_align: alignment(n, output),
+            alpha: Factor::One,
+            beta: Factor::Zero,
+            bias: Bias::None,
+            activation: Activation::None,
+            precision: Precision::Exact,
+            backend,
         })
     })
 }

@@ -102,6 +102,16 @@ fn null_devices() {
     }
 }
 
+/// The published sizes of known faults: up to 97 G multiply-adds, and 8 GiB of memory for offsets past 2^32 elements.
+#[test]
+#[ignore = "needs 9 GiB of memory and minutes; run it before a release"]
+fn published_sizes() {
+    let env = Env::new(GpuRuntime::with_device(&Device::cpu()).expect("the CPU is everywhere")).budget(u64::MAX);
+    let names = ["known/mlx_3797", "known/pt_111634", "known/mlx_3591", "known/burn_5626"];
+    let report = run(&env, |case| names.iter().any(|name| case.name.starts_with(name)));
+    assert!(report.skipped.is_empty() && report.passed.len() >= 6);
+}
+
 #[test]
 fn golden_plans() {
     let profiles = golden::check().unwrap_or_else(|e| panic!("{e}"));

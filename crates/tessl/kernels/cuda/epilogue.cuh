@@ -12,13 +12,12 @@ struct TileOrigin {
   uint row, col;
 };
 
-// Block id -> (batch, tile_m, tile_n). Tiles are walked in bands of 8 tile rows, column by column inside a band, so
-// that the blocks that run together share rows of A and columns of B in L2.
-DEVFN TileOrigin tile_origin(const GemmArgs& args, uint tile_m, uint tile_n) {
-  const uint band = 8;
+// Number of a tile -> (batch, tile_m, tile_n). Tiles are walked in bands of `band` tile rows, column by column inside a
+// band, so that the blocks that run together share rows of A and columns of B in L2.
+DEVFN TileOrigin tile_origin(const GemmArgs& args, uint tile_m, uint tile_n, uint index = blockIdx.x, uint band = 8) {
   uint per_matrix = args.tiles_m * args.tiles_n;
-  uint batch = blockIdx.x / per_matrix;
-  uint tile = blockIdx.x % per_matrix;
+  uint batch = index / per_matrix;
+  uint tile = index % per_matrix;
   uint first = tile / (band * args.tiles_n) * band;
   uint rows = min(band, args.tiles_m - first);
   uint inside = tile % (band * args.tiles_n);
@@ -34,13 +33,14 @@ DEVFN float bias_at(const uchar* bias, const GemmArgs& args, ulong i) {
   return args.bias_typed ? float(((const T*)bias)[i]) : ((const float*)bias)[i];
 }
 
-// One element. `old` counts only when beta != 0; an empty sum is 0 whatever alpha is.
+// One element. `old` counts only when beta != 0; an empty sum is 0 whatever alpha is. Products and sums that the formula
+// does not fuse are rounded one by one: whether a compiler would fuse them depends on the code around.
 template <class T>
 DEVFN T finish(float acc, T old, const uchar* bias, const GemmArgs& args, ulong row, ulong col) {
-  float t = args.k ? args.alpha * acc : 0.0f;
+  float t = args.k ? __fmul_rn(args.alpha, acc) : 0.0f;
   if (args.beta != 0.0f) t = fmaf(args.beta, float(old), t);
-  if (args.bias == 1) t += bias_at<T>(bias, args, col);
-  if (args.bias == 2) t += bias_at<T>(bias, args, row);
+  if (args.bias == 1) t = __fadd_rn(t, bias_at<T>(bias, args, col));
+  if (args.bias == 2) t = __fadd_rn(t, bias_at<T>(bias, args, row));
   return T(activate(args.activation, t));
 }
 

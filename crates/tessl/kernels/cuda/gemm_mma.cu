@@ -26,6 +26,7 @@ FCONST(uint, VEC_A, 4);
 FCONST(uint, VEC_B, 5);
 
 // Audited against device/cuda/tables/gemm.rs: column i is the tile with index i.
+// AUDIT: kernel=gemm_mma_* TILE_M=TILES_M[TILE] TILE_N=TILES_N[TILE] TILE_K=TILES_K[TILE] THREADS=32*WARPS_M[TILE]*WARPS_N[TILE] STAGES=plan
 constexpr uint TILES_M[] = {128, 128, 64, 32};
 constexpr uint TILES_N[] = {256, 128, 64, 32};
 constexpr uint TILES_K[] = {64, 64, 64, 64};

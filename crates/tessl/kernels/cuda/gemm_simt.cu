@@ -22,6 +22,7 @@ FCONST(uint, VEC_A, 3);
 FCONST(uint, VEC_B, 4);
 
 // Audited against device/cuda/tables/gemm.rs: column i is the tile with index i.
+// AUDIT: kernel=gemm_simt_* TILE_M=TILES_M[TILE] TILE_N=TILES_N[TILE] TILE_K=TILES_K[TILE] THREADS=32*WARPS_M[TILE]*WARPS_N[TILE]
 constexpr uint TILES_M[] = {128, 64};
 constexpr uint TILES_N[] = {128, 64};
 constexpr uint TILES_K[] = {16, 8};

@@ -74,11 +74,12 @@ impl Matrix {
         }
     }
 
-    /// The stride that is not 1, and the batch stride.
+    /// The stride that is not 1, and the batch stride. Lines that repeat one line (stride 0) count as unaligned: copy
+    /// engines do not promise to take them.
     fn outer_strides(&self) -> [usize; 2] {
         let leading = if self.column_stride == 1 { self.row_stride } else { self.column_stride };
         let used = if self.column_stride == 1 { self.rows } else { self.columns };
-        [if used > 1 { leading } else { 0 }, self.batch_stride]
+        [if used > 1 { leading.max(1) } else { 0 }, self.batch_stride]
     }
 }
 

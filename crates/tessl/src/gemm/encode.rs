@@ -24,7 +24,11 @@ impl Gemm<'_> {
             return Ok(());
         }
         let (bias_code, bias_dtype) = (desc.bias.code(), self.epilogue.bias.map(|t| t.dtype()));
-        let prepared = rt.prepare(&Desc::Gemm(desc.clone()))?;
+        let problem = Desc::Gemm(desc.clone());
+        let prepared = match self.plan {
+            Some(plan) => rt.prepare_candidate("gemm", &problem, plan)?,
+            None => rt.prepare(&problem)?,
+        };
         let plan = &prepared.plan;
         let strides = |m: &Matrix| (m.row_stride as u64, m.column_stride as u64, m.batch_stride as u64);
         let ((a_rs, a_cs, a_bs), (b_rs, b_cs, b_bs), (c_rs, _, c_bs)) = (strides(&a.1), strides(&b.1), strides(&c.1));

@@ -11,6 +11,7 @@ pub use desc::{Bias, Factor, GemmDesc, Layout};
 pub use epilogue::{Activation, Epilogue};
 
 use crate::error::Result;
+use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 use serde::Serialize;
@@ -144,6 +145,7 @@ pub struct Gemm<'a> {
     backend: GemmBackend,
     precision: Precision,
     epilogue: Epilogue<'a>,
+    plan: Option<&'a Plan>,
 }
 
 impl<'a> Gemm<'a> {
@@ -156,6 +158,7 @@ impl<'a> Gemm<'a> {
             backend: GemmBackend::default(),
             precision: Precision::default(),
             epilogue: Epilogue::default(),
+            plan: None,
         }
     }
 
@@ -198,6 +201,13 @@ impl<'a> Gemm<'a> {
     /// Applied last.
     pub fn activation(mut self, activation: Activation) -> Self {
         self.epilogue.activation = activation;
+        self
+    }
+
+    /// Runs this plan in place of the table's choice: for tuners and tests. It is one of
+    /// [`candidates`](crate::plan::candidates) for this problem on this device, or the call is refused.
+    pub fn with_plan(mut self, plan: &'a Plan) -> Self {
+        self.plan = Some(plan);
         self
     }
 

@@ -58,6 +58,8 @@ struct Pending {
     last_barrier: u64,
     /// Waits for the next command.
     waits: Waits,
+    /// The next command waits for all before it.
+    barrier: bool,
     commands: usize,
     spare: Vec<Batch>,
     tape: Option<Tape>,
@@ -126,6 +128,7 @@ impl StreamCore {
                 next_seq: 1,
                 last_barrier: 0,
                 waits: Waits::new(),
+                barrier: false,
                 commands: 0,
                 spare: Vec::new(),
                 tape: None,
@@ -160,7 +163,8 @@ impl StreamCore {
 
     /// Takes a command: into the tape of an open capture, else into the pending batch.
     pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
-        let mut pending = lock(&self.pending);
+        let mut guard = lock(&self.pending);
+        let pending = &mut *guard;
         pending.check_usable(encoded.label)?;
         let is_kernel = matches!(encoded.work, Work::Kernel { .. });
         if let Some(tape) = &mut pending.tape {
@@ -171,17 +175,17 @@ impl StreamCore {
                 });
             }
             // Recorded, not launched: replays count.
-            tape.record(encoded);
+            tape.record(encoded, std::mem::take(&mut pending.barrier));
             return Ok(());
         }
-        let (seq, barrier) = self.order(&mut pending, &encoded.bindings, encoded.label)?;
+        let (seq, barrier) = self.order(pending, &encoded.bindings, encoded.label)?;
         pending.open_segment().batch.push(encoded, seq, barrier);
         if is_kernel {
             self.dispatches.fetch_add(1, Ordering::Relaxed);
         }
         let full = pending.commands >= self.limits.flush_every || !self.packed.load(Ordering::Relaxed);
         let last = pending.next_seq - 1;
-        drop(pending);
+        drop(guard);
         if full {
             self.flush_to(last);
         }
@@ -237,12 +241,13 @@ impl StreamCore {
             let batch = pending.spare.pop().unwrap_or_default();
             pending.segments.push_back(Segment { batch, graph: None, waits: conflicts.waits, first: seq, last: 0 });
         }
-        if conflicts.barrier {
+        let barrier = std::mem::take(&mut pending.barrier) || conflicts.barrier;
+        if barrier {
             pending.last_barrier = seq - 1;
         }
         pending.next_seq += 1;
         pending.commands += 1;
-        Ok((seq, conflicts.barrier))
+        Ok((seq, barrier))
     }
 
     /// Makes the next command wait for a point of another stream.
@@ -250,6 +255,11 @@ impl StreamCore {
         if !Arc::ptr_eq(progress, &self.progress) && !progress.is_done(seq) {
             add_wait(&mut lock(&self.pending).waits, progress, seq);
         }
+    }
+
+    /// Makes the next command wait for everything before it.
+    pub(crate) fn barrier(&self) {
+        lock(&self.pending).barrier = true;
     }
 
     /// Hands everything up to `seq` to the queue, after the segments of other streams that it waits for.
@@ -554,16 +564,17 @@ impl Pending {
 }
 
 impl Tape {
-    /// Records a command, with a barrier where it conflicts with one since the last barrier.
-    fn record(&mut self, encoded: Encoded<'_>) {
+    /// Records a command, with a barrier where it conflicts with one since the last barrier, or where one is asked for.
+    fn record(&mut self, encoded: Encoded<'_>, asked_for: bool) {
         let earlier = &self.batch.all_bindings()[self.since_barrier..];
-        let conflict = encoded.bindings.iter().any(|new| {
-            earlier.iter().any(|old| {
-                (old.access == Access::Write || new.access == Access::Write)
-                    && old.memory.same_identity(&new.memory)
-                    && old.identity_rect().overlaps(&new.identity_rect())
-            })
-        });
+        let conflict = asked_for
+            || encoded.bindings.iter().any(|new| {
+                earlier.iter().any(|old| {
+                    (old.access == Access::Write || new.access == Access::Write)
+                        && old.memory.same_identity(&new.memory)
+                        && old.identity_rect().overlaps(&new.identity_rect())
+                })
+            });
         if conflict {
             self.since_barrier = self.batch.all_bindings().len();
         }

@@ -118,6 +118,12 @@ impl Stream {
         Ok(())
     }
 
+    /// Makes what follows wait for everything encoded before, also where no data asks for it. Inside a capture the
+    /// graph gets the same barrier: without one, captured commands that share no data may run side by side.
+    pub fn barrier(&mut self) {
+        self.core.barrier();
+    }
+
     /// Clears a failure after it has been reported. Outputs of the failed commands hold no valid data.
     ///
     /// # Errors

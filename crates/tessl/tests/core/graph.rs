@@ -198,3 +198,28 @@ fn a_capture_that_needs_more_scratch_says_how_much() {
         Err(error) => panic!("{error}"),
     }
 }
+
+#[test]
+fn commands_that_share_nothing_get_a_barrier_only_when_asked() {
+    let rt = cpu();
+    let t = |seed| rt.from_slice(&numbers(64, seed), &[8, 8]).unwrap();
+    let (x, w) = (t(1), rt.from_slice(&numbers(8, 2), &[8]).unwrap());
+    let (a, b, c) = (t(3), t(4), t(5));
+    let mut stream = rt.stream().unwrap();
+    let norm = |s: &mut Stream, y: &Tensor| RmsNorm::new(&x, &w, y).run_on(s);
+    let free = stream.capture(|s| [&a, &b, &c].into_iter().try_for_each(|y| norm(s, y))).unwrap();
+    assert_eq!((free.len(), free.barriers()), (3, 0));
+    let ordered = stream.capture(|s| {
+        [&a, &b, &c].into_iter().try_for_each(|y| {
+            s.barrier();
+            norm(s, y)
+        })
+    });
+    assert_eq!(ordered.unwrap().barriers(), 3);
+    // Asked for once, it holds once, and outside a capture too.
+    stream.barrier();
+    norm(&mut stream, &a).unwrap();
+    stream.synchronize().unwrap();
+    let after = stream.capture(|s| norm(s, &a).and_then(|()| norm(s, &b))).unwrap();
+    assert_eq!(after.barriers(), 0);
+}

@@ -54,6 +54,42 @@ fn both_orders_of_flushing_give_the_order_of_encoding() {
     }
 }
 
+/// Each kind of conflict by itself, the later command's stream flushed first.
+#[test]
+fn each_kind_of_conflict_is_ordered() {
+    let rt = cpu();
+    let k = Kernels::new(&rt);
+    let tensor = |v: u32| rt.from_slice(&[v], &[1]).unwrap();
+    let value = |t: &tessl::Tensor| t.read::<u32>().unwrap()[0];
+    for _ in 0..20 {
+        let (mut s, mut t) = (rt.stream().unwrap(), rt.stream().unwrap());
+        // Write after read.
+        let (x, y, z) = (tensor(1), tensor(2), tensor(3));
+        rt.synchronize().unwrap();
+        k.mix(&mut s, &x, &y, 10).unwrap();
+        k.mix(&mut t, &z, &x, 20).unwrap();
+        t.synchronize().unwrap();
+        s.synchronize().unwrap();
+        assert_eq!((value(&y), value(&x)), (13, 29), "write after read");
+        // Read after write.
+        let (x, y, z) = (tensor(1), tensor(2), tensor(3));
+        rt.synchronize().unwrap();
+        k.mix(&mut s, &z, &x, 10).unwrap();
+        k.mix(&mut t, &x, &y, 20).unwrap();
+        t.synchronize().unwrap();
+        s.synchronize().unwrap();
+        assert_eq!((value(&x), value(&y)), (19, 77), "read after write");
+        // Write after write.
+        let (x, y, z) = (tensor(1), tensor(2), tensor(3));
+        rt.synchronize().unwrap();
+        k.mix(&mut s, &y, &x, 10).unwrap();
+        k.mix(&mut t, &z, &x, 20).unwrap();
+        t.synchronize().unwrap();
+        s.synchronize().unwrap();
+        assert_eq!(value(&x), 29, "write after write");
+    }
+}
+
 #[test]
 fn views_beside_each_other_do_not_wait_and_views_over_each_other_do() {
     let rt = cpu();

@@ -91,6 +91,7 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         scratch_bytes,
         precision: Precision::Exact,
         reason: row.name,
+        note: None,
     })
 }
 

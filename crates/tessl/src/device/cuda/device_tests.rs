@@ -1,13 +1,13 @@
 //! The device itself, through the public API. Each test says `skipped:` where there is none.
 
 use super::tables::{GemmKernel, gemm_rows};
-use crate::gemm::Gemm;
+use crate::gemm::{Gemm, GemmBackend};
 use crate::nn::RmsNorm;
 use crate::{Activation, BufferKind, DType, Device, Element, Error, GpuRuntime, Library, Tensor};
 use half::{bf16, f16};
 
 /// The first device, or a line that says why not.
-fn runtime(test: &str) -> Option<GpuRuntime> {
+pub(super) fn runtime(test: &str) -> Option<GpuRuntime> {
     match GpuRuntime::with_device(&Device::cuda(0)) {
         Ok(rt) => Some(rt),
         Err(error @ Error::Unavailable(_)) => {
@@ -19,12 +19,12 @@ fn runtime(test: &str) -> Option<GpuRuntime> {
 }
 
 /// Small integers: every sum is exact in every type used here.
-fn pattern(seed: usize, n: usize) -> impl Iterator<Item = f32> {
+pub(super) fn pattern(seed: usize, n: usize) -> impl Iterator<Item = f32> {
     (0..n).map(move |i| ((i * 7 + i / 13 + seed * 5) % 7) as f32 - 3.0)
 }
 
 /// A host type with its conversions.
-trait Float: Element {
+pub(super) trait Float: Element {
     fn of(x: f32) -> Self;
     fn f32(self) -> f32;
 }
@@ -84,21 +84,25 @@ impl Matrix {
     }
 }
 
-/// One product against sums on the host, at up to 4,096 places; the corners are always among them.
-fn check_gemm<I: Float, O: Float>(rt: &GpuRuntime, [m, n, k]: [usize; 3], layout: usize, slack: usize) {
+/// One product on both paths against sums on the host, at up to 4,096 places; the corners are always among them.
+pub(super) fn check_gemm<I: Float, O: Float>(rt: &GpuRuntime, [m, n, k]: [usize; 3], layout: usize, slack: usize) {
     let a = Matrix::new::<I>(rt, 1, [m, k], layout & 1 == 1, slack);
     let b = Matrix::new::<I>(rt, 2, [k, n], layout & 2 == 2, slack);
-    let c = rt.from_slice(&vec![O::of(f32::NAN); m * n], &[m, n]).unwrap();
-    Gemm::new(&a.tensor, &b.tensor, &c).run().unwrap();
-    let got = c.read::<O>().unwrap();
+    let got = [GemmBackend::TensorOps, GemmBackend::Simdgroup].map(|backend| {
+        let c = rt.from_slice(&vec![O::of(f32::NAN); m * n], &[m, n]).unwrap();
+        Gemm::new(&a.tensor, &b.tensor, &c).backend(backend).run().unwrap();
+        c.read::<O>().unwrap()
+    });
     let samples = (m * n).min(4096);
     for s in 0..samples {
         let at = if samples == m * n { s } else { (s * 48_271 + s / 7) % (m * n) };
         for at in [at, 0, n - 1, (m - 1) * n, m * n - 1] {
             let (i, j) = (at / n, at % n);
             let sum: f32 = (0..k).map(|p| a.at(i, p) * b.at(p, j)).sum();
-            let what = format!("{m}x{n}x{k} layout {layout} slack {slack} at ({i}, {j})");
-            assert_eq!(got[at].f32(), O::of(sum).f32(), "{what}");
+            for (path, got) in ["matrix", "portable"].into_iter().zip(&got) {
+                let what = || format!("{m}x{n}x{k} layout {layout} slack {slack} {path} path at ({i}, {j})");
+                assert_eq!(got[at].f32(), O::of(sum).f32(), "{}", what());
+            }
             if s > 0 && samples == m * n {
                 break;
             }

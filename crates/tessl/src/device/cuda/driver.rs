@@ -42,9 +42,20 @@ pub(super) mod number {
     pub(in super::super) const STREAM_NON_BLOCKING: c_uint = 1;
     pub(in super::super) const EVENT_DISABLE_TIMING: c_uint = 2;
     pub(in super::super) const HOST_PORTABLE_MAPPED: c_uint = 3;
+    pub(in super::super) const TENSOR_UINT16: c_uint = 1;
+    pub(in super::super) const TENSOR_UINT32: c_uint = 2;
+    pub(in super::super) const TENSOR_NO_INTERLEAVE: c_uint = 0;
+    pub(in super::super) const TENSOR_SWIZZLE_128: c_uint = 3;
+    pub(in super::super) const TENSOR_PROMOTE_256: c_uint = 3;
+    pub(in super::super) const TENSOR_FILL_ZERO: c_uint = 0;
     pub(in super::super) const FUNC_STATIC_SHARED: c_int = 1;
     pub(in super::super) const FUNC_MAX_DYNAMIC_SHARED: c_int = 8;
 }
+
+/// `CUtensorMap`: what the copy engine knows about one operand, opaque. Aligned as the newest header asks.
+#[derive(Clone, Copy)]
+#[repr(C, align(128))]
+pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 macro_rules! symbols {
     ($(fn $name:ident = $symbol:literal ($($arg:ty),* $(,)?);)*) => {
@@ -109,6 +120,9 @@ symbols! {
     fn copy_2d = "cuMemcpy2DAsync_v2"(*const Copy2d, CUstream);
     fn fill = "cuMemsetD8Async"(u64, u8, usize, CUstream);
     fn fill_2d = "cuMemsetD2D8Async"(u64, usize, u8, usize, usize, CUstream);
+    fn tensor_map = "cuTensorMapEncodeTiled"(
+        *mut TensorMap, c_uint, c_uint, u64, *const u64, *const u64, *const c_uint, *const c_uint, c_uint, c_uint, c_uint, c_uint,
+    );
     fn graph_create = "cuGraphCreate"(*mut CUgraph, c_uint);
     fn graph_kernel = "cuGraphAddKernelNode_v2"(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const KernelNode);
     fn graph_copy = "cuGraphAddMemcpyNode"(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const Copy3d, CUcontext);

@@ -8,6 +8,7 @@ mod plan;
 mod plan_tests;
 mod profiles;
 pub mod tables;
+mod wgmma;
 
 #[cfg(feature = "cuda")]
 mod backend;
@@ -47,12 +48,16 @@ mod registry;
 mod source;
 #[cfg(feature = "cuda")]
 mod status;
+#[cfg(feature = "cuda")]
+mod tensor_map;
+#[cfg(all(test, feature = "cuda"))]
+mod wgmma_tests;
 
 #[cfg(not(feature = "cuda"))]
 pub(crate) use disabled::{enumerate, info, open, remember};
 #[cfg(feature = "cuda")]
 pub(crate) use paths::remember;
-pub use plan::plan;
+pub use plan::{candidates, plan};
 #[cfg(feature = "cuda")]
 pub(crate) use probe::{enumerate, info, open};
 pub use profiles::PROFILES;

@@ -115,5 +115,6 @@ fn plan(kernel: KernelKey, tile: [u32; 3], tiles: u32, row: &AccessRow, profile:
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: row.reason,
+        note: None,
     }
 }

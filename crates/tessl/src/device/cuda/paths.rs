@@ -54,9 +54,9 @@ mod tests {
                 _ => None,
             })
         };
-        assert_eq!(of("/x", "/home/u"), Some("/x/tessl".into()));
-        assert_eq!(of("", "/home/u"), Some("/home/u/.cache/tessl".into()));
-        assert_eq!(of("relative", "/home/u"), Some("/home/u/.cache/tessl".into()));
+        assert_eq!(of("/x", "/u"), Some("/x/tessl".into()));
+        assert_eq!(of("", "/u"), Some("/u/.cache/tessl".into()));
+        assert_eq!(of("relative", "/u"), Some("/u/.cache/tessl".into()));
         assert_eq!(of("", ""), None);
         assert_eq!(cache(&RuntimeOptions::new().cache_dir("")), None);
         assert_eq!(cache(&RuntimeOptions::new().cache_dir("/c")), Some("/c".into()));

@@ -2,6 +2,7 @@
 
 use super::nn;
 use super::tables::{GemmKernel, GemmRow, gemm_rows};
+use super::wgmma;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -51,6 +52,23 @@ fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
     }
 }
 
+/// Every plan that could run `desc`.
+///
+/// # Errors
+/// As [`plan`].
+pub fn candidates(desc: &Desc, profile: &DeviceProfile) -> Result<Vec<Plan>> {
+    let chosen = plan(desc, profile)?;
+    let Desc::Gemm(gemm) = desc else { return Ok(vec![chosen]) };
+    let kernel = kernel_for(gemm, profile)?;
+    let mut all: Vec<Plan> = Vec::new();
+    if kernel == GemmKernel::Mma {
+        all.extend(wgmma::possible(gemm, profile).map(|(_, plan)| plan));
+    }
+    let rows = gemm_rows().iter().filter(|r| r.kernel == kernel && fits(r, profile));
+    all.extend(rows.filter_map(|row| plan_row(row, gemm, profile, chosen.note).ok()));
+    Ok(all)
+}
+
 fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
     let kernel = kernel_for(desc, profile)?;
     for (what, extent) in [("m", desc.m), ("n", desc.n)] {
@@ -58,11 +76,26 @@ fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
             return Err(too_large("gemm", what, extent.into(), MAX_EXTENT.into()));
         }
     }
+    let mut note = None;
+    if kernel == GemmKernel::Mma {
+        match wgmma::plan(desc, profile) {
+            Ok(plan) => return Ok(plan),
+            Err(why) => note = Some(why),
+        }
+    }
     let rows = || gemm_rows().iter().filter(move |r| r.kernel == kernel);
-    let fits = |r: &&GemmRow| r.shared_bytes() <= profile.shared_bytes && r.threads <= profile.max_threads;
-    let Some(row) = rows().filter(fits).find(|r| takes(r, desc, profile)) else {
-        return Err(no_fit(rows(), profile));
-    };
+    match rows().filter(|r| fits(r, profile)).find(|r| takes(r, desc, profile)) {
+        Some(row) => plan_row(row, desc, profile, note),
+        None => Err(no_fit(rows(), profile)),
+    }
+}
+
+fn fits(row: &GemmRow, profile: &DeviceProfile) -> bool {
+    row.shared_bytes() <= profile.shared_bytes && row.threads <= profile.max_threads
+}
+
+fn plan_row(row: &GemmRow, desc: &GemmDesc, profile: &DeviceProfile, note: Option<&'static str>) -> Result<Plan> {
+    let kernel = row.kernel;
     let tiles = [desc.m.div_ceil(row.tile[0]), desc.n.div_ceil(row.tile[1]), desc.batch];
     let blocks = blocks(tiles);
     let Some(grid) = u32::try_from(blocks).ok().filter(|g| *g <= profile.max_grid) else {
@@ -90,6 +123,7 @@ fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: row.reason,
+        note,
     })
 }
 

@@ -2,13 +2,14 @@
 
 use super::plan::plan;
 use super::profiles::PROFILES;
-use super::tables::{GemmKernel, GemmRow, access_rows, gemm_rows};
+use super::tables::{GemmKernel, GemmRow, access_rows, gemm_rows, wgmma_rows};
+use super::wgmma::NEEDS;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
 use crate::nn::{MlpDesc, MlpOp, RmsNormDesc};
-use crate::plan::{Desc, Plan};
+use crate::plan::{Desc, Plan, candidates};
 
 fn profile(name: &str) -> &'static DeviceProfile {
     PROFILES.iter().find(|p| p.name == name).unwrap()
@@ -37,19 +38,129 @@ fn gemm(m: u32, n: u32, input: DType) -> GemmDesc {
     }
 }
 
+/// The same on the portable path, which mma.sync serves.
+fn portable(m: u32, n: u32, input: DType) -> GemmDesc {
+    GemmDesc { backend: GemmBackend::Simdgroup, ..gemm(m, n, input) }
+}
+
 fn of(desc: GemmDesc, profile: &DeviceProfile) -> Plan {
     plan(&Desc::Gemm(desc), profile).unwrap()
 }
 
 #[test]
-fn ladder_on_h200() {
-    let tile = |m, n| of(gemm(m, n, DType::Bf16), profile("h200")).tile;
+fn portable_ladder_on_h200() {
+    let tile = |m, n| of(portable(m, n, DType::Bf16), profile("h200")).tile;
     assert_eq!(tile(4096, 4096), [128, 256, 64]);
     assert_eq!(tile(2048, 2048), [128, 256, 64]);
     assert_eq!(tile(2048, 768), [128, 128, 64]);
     assert_eq!(tile(1024, 1024), [64, 64, 64]);
     assert_eq!(tile(256, 256), [32, 32, 64]);
     assert_eq!(tile(8, 100_000), [32, 32, 64], "tiles that would be mostly empty are not used");
+}
+
+#[test]
+fn ladder_on_h200() {
+    let chosen = |m, n, k| {
+        let p = of(GemmDesc { k, ..gemm(m, n, DType::Bf16) }, profile("h200"));
+        (p.tile[0], p.tile[1], p.split, p.grid[0])
+    };
+    assert_eq!(chosen(512, 512, 512), (64, 64, 1, 64));
+    assert_eq!(chosen(1024, 1024, 1024), (64, 128, 1, 128));
+    assert_eq!(chosen(2048, 2048, 2048), (128, 256, 1, 128));
+    assert_eq!(chosen(4096, 4096, 4096), (128, 256, 1, 132));
+    assert_eq!(chosen(2048, 768, 768), (128, 128, 1, 96));
+    assert_eq!(chosen(8192, 3072, 768), (128, 256, 1, 132));
+    assert_eq!(chosen(8192, 768, 3072), (128, 192, 1, 132));
+    assert_eq!(chosen(4096, 4096, 1024), (128, 256, 1, 132));
+    assert_eq!(chosen(1, 4096, 4096), (64, 64, 2, 128));
+    assert_eq!(chosen(64, 28672, 4096), (64, 128, 1, 224));
+    assert_eq!(chosen(128, 128, 8192), (64, 64, 8, 32));
+    assert_eq!(chosen(768, 768, 8192), (128, 128, 3, 108));
+}
+
+#[test]
+fn wgmma_is_left_for_a_reason_that_the_plan_tells() {
+    let good = GemmDesc { k: 64, ..gemm(256, 256, DType::F16) };
+    let h200 = profile("h200");
+    let small = DeviceProfile { shared_bytes: 64 << 10, ..h200.clone() };
+    let failing: [(GemmDesc, &DeviceProfile); 6] = [
+        (good.clone(), profile("a100")),
+        (GemmDesc { backend: GemmBackend::Simdgroup, ..good.clone() }, h200),
+        (GemmDesc { k: 0, ..good.clone() }, h200),
+        (GemmDesc { a_align: 3, ..good.clone() }, h200),
+        (GemmDesc { b_align: 3, ..good.clone() }, h200),
+        (good.clone(), &small),
+    ];
+    assert_eq!(failing.len(), NEEDS.len());
+    for ((desc, device), (_, why)) in failing.into_iter().zip(NEEDS) {
+        let p = of(desc, device);
+        assert_eq!((&*p.kernel.module, p.note), ("gemm_mma", Some(*why)));
+    }
+    for (a_align, b_align, c_align) in [(4, 4, 0), (4, 7, 3), (7, 4, 4)] {
+        let p = of(GemmDesc { a_align, b_align, c_align, ..good.clone() }, h200);
+        assert_eq!((&*p.kernel.module, p.note), ("gemm_wgmma", None));
+        assert!(p.kernel.constants.contains(&("C_WIDE", u32::from(c_align >= 4))));
+    }
+    // Rows of C that end inside a 16-byte chunk.
+    let (f16, f32) = (DType::F16, DType::F32);
+    for (n, output, wide) in [(512, f16, 1), (511, f16, 0), (504, f16, 1), (500, f16, 0), (500, f32, 1), (502, f32, 0)]
+    {
+        let p = of(GemmDesc { n, output, ..good.clone() }, h200);
+        assert!(p.kernel.constants.contains(&("C_WIDE", wide)), "{n}: {p:?}");
+    }
+}
+
+#[test]
+fn every_wgmma_row_is_the_cheapest_somewhere_and_keeps_to_the_limits() {
+    let h200 = profile("h200");
+    let mut seen = vec![false; wgmma_rows().len()];
+    let sizes = [1, 64, 65, 128, 192, 320, 500, 768, 1024, 2000, 4096, 8192];
+    for (m, n) in sizes.into_iter().flat_map(|m| sizes.into_iter().map(move |n| (m, n))) {
+        for (k, batch) in [(1, 1), (64, 7), (511, 1), (512, 64), (1024, 1), (4096, 1), (16384, 1)] {
+            let desc = GemmDesc { k, batch, ..gemm(m, n, DType::Bf16) };
+            let p = of(desc.clone(), h200);
+            let tiles: u64 = p.tiles.iter().map(|t| u64::from(*t)).product();
+            let row = wgmma_rows().iter().position(|r| r.reason == p.reason).unwrap();
+            seen[row] = true;
+            let least = wgmma_rows().iter().filter_map(|r| {
+                let tiles = u64::from(m.div_ceil(r.tile[0])) * u64::from(n.div_ceil(r.tile[1])) * u64::from(batch);
+                r.clocks(tiles, k, h200.cores)
+            });
+            assert_eq!(wgmma_rows()[row].clocks(tiles, k, h200.cores), least.min());
+            assert!(p.shared_bytes <= h200.shared_bytes);
+            assert_eq!(p.grid[0] % p.split, 0);
+            assert!(u64::from(p.grid[0]) <= tiles * u64::from(p.split));
+        }
+    }
+    let missing: Vec<_> = wgmma_rows().iter().zip(&seen).filter(|(_, s)| !**s).map(|(r, _)| r.reason).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for row in wgmma_rows() {
+        // An SM has 228 KiB, of which each block costs one beside its own.
+        assert!(row.resident * (row.shared_bytes() + 1024) <= 228 << 10, "{row:?}");
+        let sums = row.tile[0] * row.tile[1] * 4;
+        assert!(row.split == 1 || sums <= row.shared_bytes(), "{row:?}");
+        assert!(row.split <= 8, "larger clusters are not portable: {row:?}");
+    }
+}
+
+#[test]
+fn a_split_begins_at_four_steps_a_block() {
+    for row in wgmma_rows().iter().filter(|r| r.split > 1) {
+        let least = row.split * 4 * 64 - 63;
+        for (k, taken) in [(least - 1, false), (least, true), (least + 1, true)] {
+            assert_eq!(row.clocks(1, k, 132).is_some(), taken, "k = {k}: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn candidates_hold_the_choice_and_every_row_that_could_run() {
+    let desc = Desc::Gemm(GemmDesc { k: 4096, ..gemm(300, 300, DType::Bf16) });
+    let all = candidates(&desc, profile("h200")).unwrap();
+    assert!(all.contains(&plan(&desc, profile("h200")).unwrap()));
+    let mma = gemm_rows().iter().filter(|r| r.kernel == GemmKernel::Mma).count();
+    assert_eq!(all.len(), wgmma_rows().len() + mma);
+    assert_eq!(candidates(&desc, profile("a100")).unwrap().len(), mma - 1, "one tile is too large there");
 }
 
 #[test]
@@ -63,12 +174,12 @@ fn thresholds_hold_one_below_at_and_one_above() {
         let fits = |r: &&GemmRow| r.kernel == row.kernel && r.shared_bytes() <= device.shared_bytes;
         assert_eq!(gemm_rows()[..i].iter().filter(fits).count(), 0, "rows are ordered by size: {row:?}");
         for (tiles, taken) in [(wanted - 1, false), (wanted, true), (wanted + 1, true)] {
-            let chosen = of(gemm(tiles * row.tile[0], row.tile[1], input), &device);
+            let chosen = of(portable(tiles * row.tile[0], row.tile[1], input), &device);
             assert_eq!(chosen.reason == row.reason, taken, "{tiles} tiles: {}", chosen.reason);
         }
         for (below, taken) in [(1, false), (0, true)] {
-            let narrow = of(gemm(row.tile[0] * 400, row.min[1] - below, input), &device);
-            let flat = of(gemm(row.min[0] - below, row.tile[1] * 400, input), &device);
+            let narrow = of(portable(row.tile[0] * 400, row.min[1] - below, input), &device);
+            let flat = of(portable(row.min[0] - below, row.tile[1] * 400, input), &device);
             assert_eq!((narrow.reason == row.reason, flat.reason == row.reason), (taken, taken), "{row:?}");
         }
     }
@@ -81,7 +192,7 @@ fn every_row_is_chosen_somewhere_and_plans_keep_to_the_limits() {
     for device in PROFILES.iter().chain([&middle]) {
         for size in [1u32, 31, 33, 64, 65, 128, 500, 1000, 2000, 4096, 8192] {
             for input in [DType::Bf16, DType::F16, DType::F32] {
-                let p = of(gemm(size, size, input), device);
+                let p = of(portable(size, size, input), device);
                 assert!(p.shared_bytes <= device.shared_bytes && p.threads <= device.max_threads, "{p:?}");
                 assert_eq!(p.grid[0], p.tiles.iter().product::<u32>());
                 let row = gemm_rows().iter().position(|r| r.reason == p.reason).unwrap();
@@ -148,6 +259,12 @@ fn norm_rows_follow_alignment() {
     assert!(matches!(norm(1 << 32, 4), Err(Error::TooLarge { .. })));
 }
 
+/// The numbers of an array in a kernel's text.
+fn column(text: &str, name: &str) -> Vec<u32> {
+    let list = text.split(&format!("constexpr uint {name}[] = {{")).nth(1).unwrap().split('}').next().unwrap();
+    list.split(',').map(|n| n.trim().parse().unwrap()).collect()
+}
+
 #[test]
 fn element_wise_plans_cover_every_vector_and_number_it_in_32_bits() {
     for device in PROFILES {
@@ -169,11 +286,16 @@ fn tiles_are_those_of_the_kernel_sources() {
         (GemmKernel::Mma, include_str!("../../../kernels/cuda/gemm_mma.cu")),
         (GemmKernel::Simt, include_str!("../../../kernels/cuda/gemm_simt.cu")),
     ];
+    let wgmma = include_str!("../../../kernels/cuda/gemm_wgmma.cu");
+    let [m, n, warpgroups] = ["TILES_M", "TILES_N", "WARPGROUPS"].map(|name| column(wgmma, name));
+    let resident = column(wgmma, "RESIDENT");
+    for row in wgmma_rows() {
+        let i = row.index as usize;
+        assert_eq!((row.tile, row.threads), ([m[i], n[i], 64], 128 * warpgroups[i]), "{row:?}");
+        assert_eq!(row.resident, resident[i], "{row:?}");
+    }
     for (kernel, text) in sources {
-        let column = |name: &str| -> Vec<u32> {
-            let list = text.split(&format!("constexpr uint {name}[] = {{")).nth(1).unwrap().split('}').next().unwrap();
-            list.split(',').map(|n| n.trim().parse().unwrap()).collect()
-        };
+        let column = |name: &str| column(text, name);
         let [m, n, k] = ["TILES_M", "TILES_N", "TILES_K"].map(column);
         let [warps_m, warps_n] = ["WARPS_M", "WARPS_N"].map(column);
         let mut used = vec![false; m.len()];

@@ -4,6 +4,7 @@ use super::cache::{self, Cache};
 use super::context::Context;
 use super::driver::{CUfunction, CUmodule, number};
 use super::nvrtc::Nvrtc;
+use super::tensor_map::GemmMaps;
 use super::{elf, source};
 use crate::device::PipelineId;
 use crate::error::{Error, Result, Scope};
@@ -21,6 +22,8 @@ pub(super) struct Pipeline {
     pub(super) status: bool,
     /// Parameters that the kernel reads, where the driver can tell.
     pub(super) parameters: Option<usize>,
+    /// The kernel takes tensor maps of its operands after the argument block.
+    pub(super) maps: Option<GemmMaps>,
 }
 
 // SAFETY: a function handle is valid in every thread for as long as its module is loaded.
@@ -182,7 +185,8 @@ impl Registry {
         // SAFETY: as above.
         let code = unsafe { (driver.f.function_set)(function, number::FUNC_MAX_DYNAMIC_SHARED, dynamic) };
         driver.check(code, "cuFuncSetAttribute", || format!("{}: {dynamic} bytes of shared memory", key.name))?;
-        Ok(Pipeline { function, status: loaded.status, parameters: driver.parameters(function) })
+        let (parameters, maps) = (driver.parameters(function), GemmMaps::of(key));
+        Ok(Pipeline { function, status: loaded.status, parameters, maps })
     }
 
     /// The cubin of a source, from the cache or the compiler.

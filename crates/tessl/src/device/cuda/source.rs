@@ -8,6 +8,7 @@ const PACK: &str = include_str!("../../../kernels/prelude/pack.h");
 const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
 const PTX: &str = include_str!("../../../kernels/cuda/ptx.cuh");
+const HOPPER: &str = include_str!("../../../kernels/cuda/hopper.cuh");
 const EPILOGUE: &str = include_str!("../../../kernels/cuda/epilogue.cuh");
 
 /// The header that a caller's source gets with `#include "tessl.h"`.
@@ -37,6 +38,12 @@ pub(super) const MODULES: &[Module] = &[
         file: "gemm_simt.cu",
         extra: &[EPILOGUE],
         text: include_str!("../../../kernels/cuda/gemm_simt.cu"),
+    },
+    Module {
+        stem: "gemm_wgmma",
+        file: "gemm_wgmma.cu",
+        extra: &[PTX, HOPPER, EPILOGUE],
+        text: include_str!("../../../kernels/cuda/gemm_wgmma.cu"),
     },
     Module {
         stem: "elementwise",
@@ -135,10 +142,10 @@ mod tests {
 
     #[test]
     fn each_gemm_instruction_stands_in_a_function_of_its_own() {
-        for function in PTX.split("DEVFN").skip(1) {
+        for function in PTX.split("DEVFN").skip(1).chain(HOPPER.split("DEVFN").skip(1)) {
             assert!(function.matches("asm").count() <= 1, "{function}");
         }
-        assert!(MODULES.iter().all(|m| !m.text.contains("asm")), "PTX belongs in ptx.cuh");
+        assert!(MODULES.iter().all(|m| !m.text.contains("asm")), "PTX belongs in ptx.cuh and hopper.cuh");
     }
 
     #[test]

@@ -96,6 +96,7 @@ fn plan(
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason,
+        note: None,
     }
 }
 

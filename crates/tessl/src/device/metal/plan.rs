@@ -54,5 +54,6 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason: row.reason,
+        note: None,
     })
 }

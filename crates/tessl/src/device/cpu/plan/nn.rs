@@ -71,5 +71,6 @@ fn plan(module: &'static str, name: &str, isa: Isa, chunk: [u64; 2], chunks: u64
         scratch_bytes: 0,
         precision: Precision::Exact,
         reason,
+        note: None,
     }
 }

@@ -2,7 +2,9 @@
 
 mod access;
 mod gemm;
+mod wgmma;
 
 pub(crate) use access::THREADS as ROW_THREADS;
 pub use access::{AccessRow, access_rows};
 pub use gemm::{GemmKernel, GemmRow, gemm_rows};
+pub use wgmma::{WgmmaRow, wgmma_rows};
