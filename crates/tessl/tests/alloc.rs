@@ -104,3 +104,30 @@ fn memory_is_flat_over_many_calls() {
         assert_eq!(round(), first);
     }
 }
+
+/// Resident memory of this process, in bytes.
+#[cfg(target_os = "linux")]
+fn resident() -> i64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<i64>().unwrap() * 4096
+}
+
+/// A hundred thousand calls with fresh operands, results read back: what the process holds does not grow.
+#[test]
+#[cfg(target_os = "linux")]
+fn resident_memory_stays_flat() {
+    let rt = GpuRuntime::with_device(&Device::cpu()).unwrap();
+    let data = vec![1.0f32; 256];
+    let step = || {
+        let (a, c) = (rt.from_slice(&data, &[16, 16]).unwrap(), rt.alloc_tensor_f32(&[16, 16]).unwrap());
+        (0..10).for_each(|_| gemm(&a, &a, &c, GemmBackend::TensorOps).unwrap());
+        assert_eq!(c.read::<f32>().unwrap()[0], 16.0);
+    };
+    (0..1000).for_each(|_| step());
+    let before = resident();
+    (0..10_000).for_each(|_| step());
+    let grown = resident() - before;
+    assert!(grown < 4 << 20, "{grown} bytes more after 100,000 calls");
+    let stats = rt.memory_stats();
+    assert!(stats.live < 1 << 20 && stats.cached < 1 << 20, "{stats:?}");
+}
