@@ -100,6 +100,21 @@ fn every_gemm_entry_and_the_norms_compile() {
 }
 
 #[test]
+fn every_file_of_row_kernels_compiles() {
+    let Some(nvrtc) = nvrtc("row kernels") else { return };
+    let kernels = [
+        ("elementwise", "add_bf16"),
+        ("embed", "embedding_bf16"),
+        ("mlp", "glu_bf16"),
+        ("reduce", "softmax_bf16"),
+        ("rope", "rope_half_bf16"),
+    ];
+    for (stem, name) in kernels {
+        check(&nvrtc, 90, &KernelKey::builtin(stem, name).constant("VEC16", 1));
+    }
+}
+
+#[test]
 fn an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line() {
     let Some(nvrtc) = nvrtc("error log") else { return };
     let text = "\n\n#include \"tessl.h\"\nKERNEL(f, 32, OUT(float, y, 0)) { *y = oops; }\n";
