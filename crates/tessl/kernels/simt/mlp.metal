@@ -19,12 +19,31 @@ DEVFN void activate_one(const device T* x, device T* y, uint kind) {
   *y = T(activate(kind, float(*x)));
 }
 
+// One choice for all elements: a choice for each would nest its branches in the unrolled loop, which on sm_100 spills.
+template <uint E>
+DEVFN void activate_each(uint kind, thread float (&v)[E]) {
+  switch (kind) {
+    case 1:
+      for (uint e = 0; e < E; e++) v[e] = relu(v[e]);
+      break;
+    case 2:
+      for (uint e = 0; e < E; e++) v[e] = silu(v[e]);
+      break;
+    case 3:
+      for (uint e = 0; e < E; e++) v[e] = gelu_erf(v[e]);
+      break;
+    case 4:
+      for (uint e = 0; e < E; e++) v[e] = gelu_tanh(v[e]);
+      break;
+  }
+}
+
 template <typename T>
 DEVFN void activate_vector(const device T* x, device T* y, uint kind) {
   constexpr uint E = 16 / sizeof(T);
   float v[E];
   load_floats<T, E>(x, v);
-  for (uint e = 0; e < E; e++) v[e] = activate(kind, v[e]);
+  activate_each(kind, v);
   store_floats<T, E>(y, v);
 }
 
@@ -39,7 +58,8 @@ DEVFN void glu_vector(const device T* g, const device T* u, device T* y, uint ki
   float v[E], w[E];
   load_floats<T, E>(g, v);
   load_floats<T, E>(u, w);
-  for (uint e = 0; e < E; e++) v[e] = activate(kind, v[e]) * w[e];
+  activate_each(kind, v);
+  for (uint e = 0; e < E; e++) v[e] *= w[e];
   store_floats<T, E>(y, v);
 }
 
