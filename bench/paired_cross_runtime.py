@@ -105,11 +105,11 @@ class Blas:
         import ctypes
 
         self.ctypes = ctypes
-        self.library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self.handle = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         self.integer = integer
-        self.call = getattr(self.library, symbol)
+        self.call = getattr(self.handle, symbol)
         if set_threads:
-            getattr(self.library, set_threads)(ctypes.c_int(threads))
+            getattr(self.handle, set_threads)(ctypes.c_int(threads))
 
     def prepare(self, shape, dtype, sets):
         ct = self.ctypes

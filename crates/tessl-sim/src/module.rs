@@ -9,7 +9,7 @@ use std::{env, fs};
 
 /// Kernels compiled from one text, with an executor of their own.
 pub struct Module {
-    library: libloading::Library,
+    handle: libloading::Library,
 }
 
 impl Module {
@@ -43,7 +43,7 @@ impl Module {
     pub unsafe fn launch(&self, launch: &Launch) -> Result<(), String> {
         // SAFETY: the library was built from launch.h; the kernel's accesses are the caller's promise.
         unsafe {
-            let entry = self.library.get::<LaunchFn>(b"tessl_sim_launch\0").map_err(|e| e.to_string())?;
+            let entry = self.handle.get::<LaunchFn>(b"tessl_sim_launch\0").map_err(|e| e.to_string())?;
             launch_with(*entry, launch)
         }
     }
@@ -52,7 +52,7 @@ impl Module {
     pub fn kernels(&self) -> Vec<KernelInfo> {
         // SAFETY: the library was built from launch.h.
         unsafe {
-            self.library.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default()
+            self.handle.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default()
         }
     }
 }
@@ -73,8 +73,8 @@ fn compile_in(folder: &Path, name: &str, text: &str) -> Result<Module, String> {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     // SAFETY: the library's constructors are ours (registration of kernels) and those of libstdc++.
-    let library = unsafe { libloading::Library::new(&library) }.map_err(|e| e.to_string())?;
-    Ok(Module { library })
+    let handle = unsafe { libloading::Library::new(&library) }.map_err(|e| e.to_string())?;
+    Ok(Module { handle })
 }
 
 /// The executor, as the build script made it.
