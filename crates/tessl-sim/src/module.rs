@@ -51,9 +51,7 @@ impl Module {
     /// The kernels of this module in order of their names.
     pub fn kernels(&self) -> Vec<KernelInfo> {
         // SAFETY: the library was built from launch.h.
-        unsafe {
-            self.handle.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default()
-        }
+        unsafe { self.handle.get::<KernelFn>(b"tessl_sim_kernel\0").map(|entry| list_with(*entry)).unwrap_or_default() }
     }
 }
 
