@@ -1,6 +1,6 @@
 //! Operations on rows: where operands lie, running an op twice, comparing every element.
 //!
-//! Lists of cases walk axes whose lengths share no factor with the step of [`Env::thin`].
+//! Lists of cases walk axes whose lengths share no factor with the step of `Env::thin`.
 
 use crate::data::{Mem, Placed, compare, decode, representable};
 use crate::env::{Env, Outcome};
