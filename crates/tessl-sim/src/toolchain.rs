@@ -23,6 +23,8 @@ pub(crate) fn flags(cpp: &Path) -> Vec<String> {
         "-Wno-unknown-attributes",
         "-Wno-pragma-once-outside-header",
         "-Wno-duplicate-decl-specifier",
+        // Every kernel gets all thread indices.
+        "-Wno-unused-parameter",
         "-Werror=implicit-float-conversion",
     ]
     .map(String::from)

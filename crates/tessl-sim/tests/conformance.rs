@@ -1,5 +1,7 @@
 //! The conformance suite on the simulated device, under three schedules.
 
+mod common;
+
 use tessl::RuntimeOptions;
 use tessl_conformance::skip::skip;
 use tessl_conformance::{Case, Env, Report, Suite};
@@ -30,20 +32,28 @@ fn run(name: &str, schedule: Schedule, keep: impl Fn(&Case) -> bool) -> Option<R
     Some(report)
 }
 
-#[test]
-fn forward() {
-    if let Some(report) = run("sim_conformance_forward", Schedule::Forward, |_| true) {
-        assert!(report.uncovered.is_empty(), "no case ran {:#?}", report.uncovered);
+/// Runs `quick` cases, or with `Forward` all of them, where `TESSL_SIM_SEED` names no other schedule.
+fn under(name: &str, wanted: fn(Schedule) -> bool) {
+    for schedule in common::schedules().into_iter().filter(|&s| wanted(s)) {
+        let all = schedule == Schedule::Forward;
+        let report = run(name, schedule, |case| all || case.is("quick"));
+        if let Some(report) = report.filter(|_| all) {
+            assert!(report.uncovered.is_empty(), "no case ran {:#?}", report.uncovered);
+        }
     }
 }
 
 #[test]
+fn forward() {
+    under("sim_conformance_forward", |s| s == Schedule::Forward);
+}
+
+#[test]
 fn backward() {
-    run("sim_conformance_backward", Schedule::Backward, |case| case.is("quick"));
+    under("sim_conformance_backward", |s| s == Schedule::Backward);
 }
 
 #[test]
 fn random() {
-    let seed = std::env::var("TESSL_SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    run("sim_conformance_random", Schedule::Random(seed), |case| case.is("quick"));
+    under("sim_conformance_random", |s| matches!(s, Schedule::Random(_)));
 }

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <vector>
+
 #if !defined(__x86_64__) || !defined(__linux__)
 #error "the fiber switch is written for x86-64 Linux"
 #endif
@@ -47,7 +49,21 @@ extern "C" __attribute__((weak)) __bf16 __truncsfbf2(float f) {
 
 namespace emu {
 
+// Stacks that no launch holds. A launch takes up to 1024 of them and may run for microseconds, so mapping them each time
+// would cost more than the kernels do.
+static thread_local struct FreeStacks {
+  std::vector<char*> stacks;
+  ~FreeStacks() {
+    for (char* stack : stacks) munmap(stack, STACK_BYTES);
+  }
+} free_stacks;
+
 char* stack_new() {
+  if (!free_stacks.stacks.empty()) {
+    char* stack = free_stacks.stacks.back();
+    free_stacks.stacks.pop_back();
+    return stack;
+  }
   void* p = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) abort();
   // The lowest page is a guard: a kernel that needs more stack stops here instead of writing over its neighbour.
@@ -55,7 +71,7 @@ char* stack_new() {
   return static_cast<char*>(p);
 }
 
-void stack_free(char* stack) { munmap(stack, STACK_BYTES); }
+void stack_free(char* stack) { free_stacks.stacks.push_back(stack); }
 
 void* stack_prepare(char* stack, void (*entry)()) {
   void** top = reinterpret_cast<void**>(stack + STACK_BYTES - 64);
