@@ -64,6 +64,7 @@ mod runtime;
 pub mod stream;
 mod tensor;
 mod transfer;
+mod warm_up;
 
 pub use device::{Device, DeviceInfo, DeviceKind, DeviceProfile, Isa};
 pub use dtype::{DType, Element};

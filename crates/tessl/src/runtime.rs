@@ -407,14 +407,6 @@ impl GpuRuntime {
         Ok(Tensor::new(self, memory, DType::U8, &[bytes], 0))
     }
 
-    /// Plans these problems and compiles their kernels now, so that the first call does not have to.
-    ///
-    /// # Errors
-    /// What planning or compiling reports.
-    pub fn warm_up(&self, problems: &[Desc]) -> Result<()> {
-        problems.iter().try_for_each(|desc| self.prepare(desc).map(|_| ()))
-    }
-
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.inner.memory
     }
