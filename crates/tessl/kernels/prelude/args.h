@@ -126,3 +126,12 @@ struct EmbedArgs {
   float scale;
 };
 static_assert(sizeof(EmbedArgs) == 104, "args layout");
+struct TransferArgs {
+  ulong from_pitch;
+  ulong to_pitch;
+  ulong width;
+  ulong total;
+  uint groups;
+  uint value;
+};
+static_assert(sizeof(TransferArgs) == 40, "args layout");
