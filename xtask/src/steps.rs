@@ -5,7 +5,7 @@ use crate::install::{self, Packages};
 use crate::process::{self, Finished};
 use crate::tally::Tally;
 use crate::tree::{self, Tree};
-use crate::{audit, tidy};
+use crate::{audit, models, tidy};
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -159,7 +159,13 @@ fn doc(cx: &Context) -> StepResult {
     )
 }
 
+/// The one model that every full run uses; without it, the tests that want it count as skipped.
+const MODEL: &str = "smollm2-135m-instruct-q4_1";
+
 fn workspace_tests(cx: &Context, sim: bool) -> StepResult {
+    if let Err(reason) = models::run(cx, &[MODEL.to_owned()]) {
+        println!("{reason}");
+    }
     let mut command = cx.cargo();
     command.args(["test", "--profile", "ci", "--workspace", "--no-fail-fast"]);
     // It has steps of its own, one for each schedule.
