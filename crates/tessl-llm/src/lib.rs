@@ -2,10 +2,12 @@
 //!
 //! A consumer of the public API, and nothing else: what it needs and tessl lacks is a gap in tessl.
 
+mod config;
 mod error;
 pub mod file;
 mod tokenizer;
 
+pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use error::{LlmError, Result};
 pub use file::WeightFile;
 pub use tokenizer::{TokenStream, Tokenizer};

@@ -133,7 +133,7 @@ impl Element {
     /// Bytes of a tensor of this shape; `None` when blocks do not divide its rows or the size overflows.
     pub fn bytes(self, shape: &[u64]) -> Option<u64> {
         let row = shape.last().copied().unwrap_or(1);
-        if row % u64::from(self.block()) != 0 {
+        if !row.is_multiple_of(u64::from(self.block())) {
             return None;
         }
         let rows = shape.iter().rev().skip(1).try_fold(1u64, |n, &d| n.checked_mul(d))?;

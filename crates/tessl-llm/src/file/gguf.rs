@@ -60,7 +60,7 @@ pub(super) fn open(path: &Path, file: File, file_bytes: u64) -> Result<WeightFil
     let mut listed = Vec::new();
     for _ in 0..tensors {
         let tensor = head.tensor()?;
-        if tensor.offset % alignment != 0 {
+        if !tensor.offset.is_multiple_of(alignment) {
             return Err(head.damaged(format!("tensor `{}` is not aligned to {alignment} bytes", tensor.name)));
         }
         listed.push(tensor);
