@@ -49,6 +49,8 @@
 
 pub mod args;
 pub mod device;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 mod dtype;
 mod error;
 #[cfg(test)]

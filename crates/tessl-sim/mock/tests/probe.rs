@@ -30,7 +30,7 @@ fn devices_and_what_they_need() {
     set_macos(15);
     let info = metal.info();
     assert!(info.missing.is_some_and(|m| m.contains("macOS 26")) && info.help.is_some());
-    let error = GpuRuntime::with_device(&metal).err().expect("too old");
+    let error = GpuRuntime::with_device(&metal).expect_err("too old");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!Device::best().is_gpu() || Device::best() != metal);
     set_macos(26);
