@@ -43,6 +43,9 @@ fn assemble(kernels: &Path, folder: &str, language: &str, out: &Path) {
         for header in [&format!("{language}.h"), "args.h", "pack.h", "rows.h", "activation.h"] {
             text += &read(&prelude.join(header));
         }
+        if language == "metal" {
+            text += &read(&prelude.join("epilogue.h"));
+        }
         if folder == "cuda" {
             for header in ["ptx.cuh", "hopper.cuh", "epilogue.cuh"] {
                 text += &read(&kernels.join(folder).join(header));

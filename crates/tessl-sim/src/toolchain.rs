@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// The headers put before each kernel, in order.
-const PRELUDE: [&str; 5] = ["metal.h", "args.h", "pack.h", "rows.h", "activation.h"];
+const PRELUDE: [&str; 6] = ["metal.h", "args.h", "pack.h", "rows.h", "activation.h", "epilogue.h"];
 
 /// Flags for kernels and executor alike, except the language standard.
 pub(crate) fn flags(cpp: &Path) -> Vec<String> {

@@ -11,8 +11,8 @@ use tessl_sim::Schedule;
 const BUDGET: u64 = 150_000;
 
 /// Runs the cases that `keep` accepts; `None` where the simulator cannot run.
-fn run(name: &str, schedule: Schedule, keep: impl Fn(&Case) -> bool) -> Option<Report> {
-    let rt = match tessl_sim::open("m2", schedule, &RuntimeOptions::new()) {
+fn run(name: &str, profile: &str, schedule: Schedule, keep: impl Fn(&Case) -> bool) -> Option<Report> {
+    let rt = match tessl_sim::open(profile, schedule, &RuntimeOptions::new()) {
         Ok(rt) => rt,
         Err(error) => {
             skip("sim", name, &error.to_string());
@@ -20,8 +20,7 @@ fn run(name: &str, schedule: Schedule, keep: impl Fn(&Case) -> bool) -> Option<R
         }
     };
     let env = Env::new(rt).budget(BUDGET);
-    // Both backends take the same kernels on this profile; one of them is enough.
-    let report = Suite::all().filter(|case| keep(case) && !case.name.ends_with("/tensorops")).run(&env, |_, _| {});
+    let report = Suite::all().filter(keep).run(&env, |_, _| {});
     let mut slow: Vec<_> = report.passed.iter().map(|e| (e.millis, e.name.clone())).collect();
     slow.sort();
     slow.reverse();
@@ -36,7 +35,8 @@ fn run(name: &str, schedule: Schedule, keep: impl Fn(&Case) -> bool) -> Option<R
 fn under(name: &str, wanted: fn(Schedule) -> bool) {
     for schedule in common::schedules().into_iter().filter(|&s| wanted(s)) {
         let all = schedule == Schedule::Forward;
-        let report = run(name, schedule, |case| all || case.is("quick"));
+        // Both backends take the same kernels on a chip without matrix units; one of them is enough.
+        let report = run(name, "m2", schedule, |case| (all || case.is("quick")) && !case.name.ends_with("/tensorops"));
         if let Some(report) = report.filter(|_| all) {
             assert!(report.uncovered.is_empty(), "no case ran {:#?}", report.uncovered);
         }
@@ -56,4 +56,20 @@ fn backward() {
 #[test]
 fn random() {
     under("sim_conformance_random", |s| matches!(s, Schedule::Random(_)));
+}
+
+/// A chip with matrix units: products on matmul2d, all cases in one order, the quick ones in the others.
+#[test]
+fn tensor_ops() {
+    for schedule in common::schedules() {
+        let all = schedule == Schedule::Forward;
+        let name = "sim_conformance_tensor_ops";
+        let report = run(name, "m5-pro", schedule, |case| {
+            case.op == "gemm" && !case.name.ends_with("/simdgroup") && (all || case.is("quick"))
+        });
+        if let Some(report) = report.filter(|_| all) {
+            let missed: Vec<_> = report.uncovered.iter().filter(|row| row.to_string().contains("gemm_mpp")).collect();
+            assert!(missed.is_empty(), "no case ran {missed:#?}");
+        }
+    }
 }

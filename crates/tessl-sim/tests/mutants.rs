@@ -66,8 +66,12 @@ static DEEP: [Mutant; 17] = [
     (GEMM, "TG(float, strips, 4 * STRIP);", "TG(float, strips, 32 * STRIP);", Run),
 ];
 
+/// A kernel's text, after the epilogue in its own name, so that bugs can be planted in that as well.
 fn text(file: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tessl/kernels").join(file)).unwrap()
+    let read =
+        |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tessl/kernels").join(name)).unwrap();
+    let epilogue = read("prelude/epilogue.h").replace("#pragma once", "#define finish finish_of_the_kernel");
+    if file.starts_with("metal/") { epilogue + &read(file) } else { read(file) }
 }
 
 /// A few cases that together reach every line of a kernel.

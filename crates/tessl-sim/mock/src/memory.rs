@@ -148,7 +148,12 @@ pub fn register(m: &mut Methods) {
         imp!(|this: *mut Header, _s: Sel, family: isize| -> bool {
             const METAL4: isize = 5002;
             const APPLE10: isize = 1010;
-            family != APPLE10 && (family != METAL4 || device(this).config.metal4)
+            let config = &device(this).config;
+            match family {
+                METAL4 => config.metal4,
+                APPLE10 => config.apple10,
+                _ => true,
+            }
         }),
     );
     m.add(

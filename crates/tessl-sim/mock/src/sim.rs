@@ -20,6 +20,8 @@ pub struct Config {
     pub unified: bool,
     /// `MTLGPUFamilyMetal4`.
     pub metal4: bool,
+    /// `MTLGPUFamilyApple10`, the one with matrix units.
+    pub apple10: bool,
     /// `recommendedMaxWorkingSetSize`, in bytes.
     pub memory: u64,
     /// A mistake put in between.
@@ -34,6 +36,7 @@ impl Default for Config {
             schedule: Schedule::Forward,
             unified: true,
             metal4: true,
+            apple10: false,
             memory: 1 << 33,
             sabotage: None,
             records: true,

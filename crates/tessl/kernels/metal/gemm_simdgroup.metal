@@ -41,19 +41,6 @@ DEVFN void stage(threadgroup T* dst, uint pitch, const device T* src, ulong rs, 
   }
 }
 
-// Finishes one element of C; `at` is its offset.
-template <typename O>
-DEVFN void finish(float acc, device O* c, ulong at, const device float* bias, uint row, uint col,
-                  constant GemmArgs& p) {
-  float t = p.alpha * acc;
-  if (p.beta != 0.0f) t += p.beta * float(c[at]);
-  if (p.bias != 0) {
-    const uint i = p.bias == 1 ? col : row;
-    t += BIAS_F32 ? bias[i] : float(((const device O*)bias)[i]);
-  }
-  c[at] = O(activate(p.activation, t));
-}
-
 template <typename T, typename O>
 DEVFN void gemm_tile(const device T* a, const device T* b, device O* c, const device float* bias, constant GemmArgs& p,
                      threadgroup T* a_tile, threadgroup T* b_tile, threadgroup float* strips, uint id, uint tid,
@@ -107,7 +94,7 @@ DEVFN void gemm_tile(const device T* a, const device T* b, device O* c, const de
     for (uint r = 0; r < 8; r++) {
       const uint row = r0 + 8 * i + r;
       if (row < rows && col < cols)
-        finish(strip[r * REGION + lane], c, row * p.c_rs + col, bias, m0 + row, n0 + col, p);
+        finish(strip[r * REGION + lane], c, row * p.c_rs + col, bias, BIAS_F32, m0 + row, n0 + col, p);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }

@@ -1,7 +1,8 @@
 // The kernel vocabulary for Apple's Metal compiler. The simulator builds with this file too: its <metal_stdlib>
 // defines TESSL_HOST and with it the few macros that differ on the host.
 //
-// A kernel source is the concatenation metal.h (or cuda.h), args.h, pack.h, rows.h, activation.h, kernel text; no #include.
+// A kernel source is the concatenation metal.h (or cuda.h), args.h, pack.h, rows.h, activation.h, on Metal epilogue.h,
+// kernel text; no #include.
 //
 //   KERNEL(name, threads, params...)   a kernel whose threadgroups are one-dimensional and hold at most `threads`
 //   IN(T, p, i)                        buffer i, read only, shares no byte with any OUT of the launch

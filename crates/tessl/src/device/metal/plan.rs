@@ -1,12 +1,16 @@
-//! Plans for Metal: one simdgroup_matrix tile; kernels that walk rows are in `nn.rs`.
+//! Plans for Metal: matmul2d where there are matrix units, one simdgroup_matrix tile elsewhere; kernels that walk rows are
+//! in `nn.rs`.
 
 use super::nn;
-use super::tables::gemm_rows;
+use super::tables::{GemmRow, gemm_rows};
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gemm::{Bias, GemmDesc, Precision};
+use crate::gemm::{Bias, GemmBackend, GemmDesc, Layout, Precision};
 use crate::plan::{Desc, KernelKey, Plan};
+
+/// log2 of the bytes on which operands of matmul2d start, rows included; less is nowhere promised to work.
+const OPERAND_ALIGN: u8 = 4;
 
 /// The plan for `desc` on an Apple GPU.
 ///
@@ -24,9 +28,20 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     }
 }
 
+/// The row for a problem, and why the matrix units were passed over where they were.
+fn row(desc: &GemmDesc, profile: &DeviceProfile) -> Option<(&'static GemmRow, Option<&'static str>)> {
+    let wanted = profile.tensor_ops && desc.backend == GemmBackend::TensorOps;
+    let aligned = desc.a_align >= OPERAND_ALIGN && desc.b_align >= OPERAND_ALIGN;
+    let fits = |r: &&GemmRow| {
+        let types = r.input == desc.input && r.output == desc.output;
+        types && (!r.tensor_ops || (wanted && aligned))
+    };
+    let note = (wanted && !aligned).then_some("not on matrix units: an operand does not lie on 16 bytes");
+    gemm_rows().iter().find(fits).map(|row| (row, note))
+}
+
 fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
-    let row = gemm_rows().iter().find(|r| r.input == desc.input && r.output == desc.output);
-    let row = row.ok_or_else(|| {
+    let (row, note) = row(desc, profile).ok_or_else(|| {
         Error::unsupported("gemm", format!("{} inputs with {} output", desc.input, desc.output), "metal")
     })?;
     if row.shared_bytes > profile.shared_bytes {
@@ -42,8 +57,19 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
     let grid = u32::try_from(total).ok().filter(|&t| u64::from(t) <= limit);
     let grid = grid.ok_or(Error::TooLarge { op: "gemm", what: "the number of tiles", value: total, limit })?;
     let bias_f32 = matches!(desc.bias, Bias::Column(DType::F32) | Bias::Row(DType::F32));
+    let mut kernel = KernelKey::builtin(row.module, row.kernel).constant("BIAS_F32", u32::from(bias_f32));
+    let mut precision = Precision::Exact;
+    if row.tensor_ops {
+        let relaxed = desc.input == DType::F32 && desc.precision == Precision::Relaxed;
+        let transposed = |layout| u32::from(layout == Layout::ColMajor);
+        kernel = kernel.constant("TRANS_A", transposed(desc.a)).constant("TRANS_B", transposed(desc.b));
+        kernel = kernel.constant("RELAXED", u32::from(relaxed));
+        if relaxed {
+            precision = Precision::Relaxed;
+        }
+    }
     Ok(Plan {
-        kernel: KernelKey::builtin(row.module, row.kernel).constant("BIAS_F32", u32::from(bias_f32)),
+        kernel,
         tile: row.tile,
         tiles,
         grid: [grid, 1, 1],
@@ -52,8 +78,8 @@ fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
         split: 1,
         shared_bytes: 0,
         scratch_bytes: 0,
-        precision: Precision::Exact,
+        precision,
         reason: row.reason,
-        note: None,
+        note,
     })
 }

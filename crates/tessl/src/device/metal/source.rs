@@ -5,6 +5,7 @@ const ARGS: &str = include_str!("../../../kernels/prelude/args.h");
 const PACK: &str = include_str!("../../../kernels/prelude/pack.h");
 const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
+const EPILOGUE: &str = include_str!("../../../kernels/prelude/epilogue.h");
 
 /// The line by which a caller's source gets the prelude.
 const USER_HEADER: &str = "#include \"tessl.h\"";
@@ -13,7 +14,7 @@ const USER_HEADER: &str = "#include \"tessl.h\"";
 const MODULES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/kernels/metal_modules.rs"));
 
 fn prelude() -> String {
-    [METAL, ARGS, PACK, ROWS, ACTIVATION].join("\n")
+    [METAL, ARGS, PACK, ROWS, ACTIVATION, EPILOGUE].join("\n")
 }
 
 /// The translation unit of the library's module with this stem; compiler messages point into the kernel's own file.
