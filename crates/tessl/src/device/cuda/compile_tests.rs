@@ -110,6 +110,8 @@ fn every_gemm_entry_and_the_norms_compile() {
 fn every_file_of_row_kernels_compiles() {
     let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_file_of_row_kernels_compiles") else { return };
     let kernels = [
+        ("attention", "attention_tiles_bf16_128"),
+        ("cache", "kv_store_16"),
         ("elementwise", "add_bf16"),
         ("embed", "embedding_bf16"),
         ("mlp", "glu_bf16"),
