@@ -221,3 +221,12 @@ struct CacheArgs {
   uint unused;
 };
 static_assert(sizeof(CacheArgs) == 184, "args layout");
+struct TransferArgs {
+  ulong from_pitch;
+  ulong to_pitch;
+  ulong width;
+  ulong total;
+  uint groups;
+  uint value;
+};
+static_assert(sizeof(TransferArgs) == 40, "args layout");
