@@ -3,7 +3,10 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+    SampleDesc, TopKDesc,
+};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -17,6 +20,10 @@ pub enum Desc {
     Gemm(GemmDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
+    /// Layer normalisation.
+    LayerNorm(LayerNormDesc),
+    /// Root-mean-square normalisation of queries and keys.
+    QkNorm(QkNormDesc),
     /// Activations, plain or gated.
     Mlp(MlpDesc),
     /// Element-wise arithmetic, conversion and copies.
@@ -27,6 +34,12 @@ pub enum Desc {
     Rope(RopeDesc),
     /// Embedding lookup.
     Embed(EmbedDesc),
+    /// Copies, transposition, gathering and scattering.
+    Movement(MovementDesc),
+    /// The largest elements of rows.
+    TopK(TopKDesc),
+    /// Tokens from logits.
+    Sample(SampleDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

@@ -27,11 +27,16 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(d) => gemm(d, profile.isa),
         Desc::RmsNorm(d) => nn::rms_norm(d, profile.isa),
+        Desc::LayerNorm(d) => nn::layer_norm(d, profile.isa),
+        Desc::QkNorm(d) => nn::qk_norm(d, profile.isa),
         Desc::Mlp(d) => nn::mlp(d, profile.isa),
         Desc::Elementwise(d) => nn::elementwise(d, profile.isa),
         Desc::Reduce(d) => nn::reduce(d, profile.isa),
         Desc::Rope(d) => nn::rope(d, profile.isa),
         Desc::Embed(d) => nn::embed(d, profile.isa),
+        Desc::Movement(d) => nn::movement(d, profile.isa),
+        Desc::TopK(d) => nn::top_k(d, profile.isa),
+        Desc::Sample(d) => nn::sample(d, profile.isa),
     }
 }
 

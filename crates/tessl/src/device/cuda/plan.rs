@@ -22,11 +22,16 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(gemm) => plan_gemm(gemm, profile),
         Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
+        Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
+        Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
         Desc::Mlp(desc) => nn::mlp(desc, profile),
         Desc::Elementwise(desc) => nn::elementwise(desc, profile),
         Desc::Reduce(desc) => nn::reduce(desc, profile),
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
+        Desc::Movement(desc) => nn::movement(desc, profile),
+        Desc::TopK(desc) => nn::top_k(desc, profile),
+        Desc::Sample(desc) => nn::sample(desc, profile),
     }
 }
 

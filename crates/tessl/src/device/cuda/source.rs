@@ -51,6 +51,18 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/elementwise.metal"),
     },
+    Module {
+        stem: "movement",
+        file: "movement.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/movement.metal"),
+    },
+    Module {
+        stem: "sample",
+        file: "sample.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/sample.metal"),
+    },
     Module { stem: "embed", file: "embed.metal", extra: &[], text: include_str!("../../../kernels/simt/embed.metal") },
     Module { stem: "rope", file: "rope.metal", extra: &[], text: include_str!("../../../kernels/simt/rope.metal") },
     Module { stem: "mlp", file: "mlp.metal", extra: &[], text: include_str!("../../../kernels/simt/mlp.metal") },
