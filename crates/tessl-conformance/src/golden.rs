@@ -5,8 +5,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc, MlpOp, MovementDesc, MovementOp, NormResidual,
-    QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
+    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
@@ -136,9 +137,50 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("sample", Desc::Sample(SampleDesc { rows: 1, n: 262_144, penalised: false, dtype: DType::Bf16 })),
         ("sample with penalty", Desc::Sample(SampleDesc { rows: 8, n: 32_000, penalised: true, dtype: DType::F32 })),
         ("sample integers", Desc::Sample(SampleDesc { rows: 1, n: 8, penalised: false, dtype: DType::I32 })),
+        ("attention prefill", attention(1, 4096, 4096, 32, 8, 128)),
+        ("attention prefill, 512", attention(1, 512, 512, 8, 1, 512)),
+        ("attention decode", attention(1, 1, 8192, 32, 8, 128)),
+        ("attention decode of a batch", attention(64, 1, 8192, 32, 8, 128)),
+        (
+            "attention packed",
+            Desc::Attention(AttentionDesc { packed: true, page: 16, ..plain_attention(16, 900, 4096, 32, 8, 80) }),
+        ),
+        ("attention combine", Desc::Combine(CombineDesc { rows: 32, dim: 128, split: 16, dtype: DType::Bf16 })),
+        (
+            "attention of integers",
+            Desc::Attention(AttentionDesc { dtype: DType::I8, ..plain_attention(1, 1, 1, 1, 1, 8) }),
+        ),
+        ("kv_store decode", cache(CacheOp::Store, 8, true, 7)),
+        ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
     all
+}
+
+fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> AttentionDesc {
+    AttentionDesc {
+        sequences,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        dim,
+        dtype: DType::Bf16,
+        causal: true,
+        window: false,
+        packed: false,
+        page: 0,
+        mask: None,
+        align: 7,
+    }
+}
+
+fn attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> Desc {
+    Desc::Attention(plain_attention(sequences, queries, keys, heads, kv_heads, dim))
+}
+
+fn cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> Desc {
+    Desc::Cache(CacheDesc { op, rows, n: 128, dtype: DType::Bf16, pair, align })
 }
 
 /// The golden text of one profile.

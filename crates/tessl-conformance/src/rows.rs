@@ -43,6 +43,8 @@ impl Row {
             Desc::Movement(d) => d.op.name(),
             Desc::TopK(_) => "top_k",
             Desc::Sample(_) => "sample",
+            Desc::Attention(_) | Desc::Combine(_) => "attention",
+            Desc::Cache(d) => d.op.name(),
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -185,6 +187,8 @@ pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
         crate::rope::descs(),
         crate::embed::descs(),
         crate::sample::descs(),
+        crate::attention::descs(),
+        crate::cache::descs(),
     ]
     .into_iter()
     .flatten();

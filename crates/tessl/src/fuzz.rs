@@ -6,7 +6,8 @@
 //! ```
 
 use tessl_conformance::fuzz::{
-    Fuzzed, elementwise, embed, gemm, mlp, movement, norm, reduce, rms_norm, rope, sample, seed_from_env,
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, reduce, rms_norm, rope, sample,
+    seed_from_env,
 };
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
@@ -132,4 +133,26 @@ fn sample_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn sample_fuzz_deep() {
     run("sample", 2500, sample);
+}
+
+#[test]
+fn attention_fuzz_quick() {
+    run("attention", 160, attention);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn attention_fuzz_deep() {
+    run("attention", 2500, attention);
+}
+
+#[test]
+fn cache_fuzz_quick() {
+    run("cache", 160, cache);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn cache_fuzz_deep() {
+    run("cache", 2500, cache);
 }

@@ -4,8 +4,8 @@ use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
 use crate::nn::{
-    ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc,
-    SampleDesc, TopKDesc,
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
+    QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -40,6 +40,12 @@ pub enum Desc {
     TopK(TopKDesc),
     /// Tokens from logits.
     Sample(SampleDesc),
+    /// Attention.
+    Attention(AttentionDesc),
+    /// The second step of an attention whose keys were split.
+    Combine(CombineDesc),
+    /// Storing tokens in caches and putting rings in order.
+    Cache(CacheDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

@@ -34,6 +34,8 @@ macro_rules! operation {
     };
 }
 
+mod attention;
+mod cache;
 mod check;
 mod desc;
 mod elementwise;
@@ -45,6 +47,8 @@ mod reduce;
 mod rope;
 mod sample;
 
+pub use attention::{Attention, AttentionDesc, CombineDesc};
+pub use cache::{CacheDesc, CacheOp, KvStore, RingDensify, Start};
 pub(crate) use desc::norm_types;
 pub use desc::{
     ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc, MlpOp, MovementDesc, MovementOp, NormResidual,

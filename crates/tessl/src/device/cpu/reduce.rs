@@ -109,7 +109,7 @@ pub(super) fn max_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
 }
 
 #[inline(always)]
-fn sum_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
+pub(super) fn sum_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
     for block in v.chunks_exact(LANES) {
         for (lane, &x) in lanes.iter_mut().zip(block) {
             *lane += x;

@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc, RmsNormDesc,
-    RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc,
+    RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -132,6 +132,13 @@ fn selection(op: &'static str, name: String, [rows, n]: [u64; 2], profile: &Devi
     let n = u32::try_from(n).unwrap_or(u32::MAX);
     let plan = plan(KernelKey::builtin("sample", name), [1, n, 1], rows, access(0), profile);
     Ok(Plan { reason: "one block a row: limits by histograms", ..plan })
+}
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let vectors = |width| desc.vectors(width).into();
+    vectors_of(op, KernelKey::builtin("cache", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
 }
 
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.

@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc, RmsNormDesc,
-    RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc,
+    RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -112,6 +112,12 @@ fn selection(name: String, [rows, n]: [u64; 2], profile: &DeviceProfile) -> Plan
 
 /// Rows and columns of a tile of a transposition, as in the kernel.
 const TRANSPOSE_TILE: u32 = 32;
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
+    let (kernel, size) = (KernelKey::builtin("cache", name), desc.dtype.size());
+    Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
+}
 
 /// One threadgroup a row.
 fn rows(kernel: KernelKey, [count, n]: [u64; 2], align: u8, profile: &DeviceProfile) -> Plan {

@@ -2,7 +2,7 @@
 
 use super::nn;
 use super::tables::gemm_rows;
-use crate::device::DeviceProfile;
+use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Precision};
@@ -26,6 +26,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Movement(desc) => nn::movement(desc, profile),
         Desc::TopK(desc) => nn::top_k(desc, profile),
         Desc::Sample(desc) => nn::sample(desc, profile),
+        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Combine(desc) => simt::combine(desc, profile),
+        Desc::Cache(desc) => nn::cache(desc, profile),
     }
 }
 
