@@ -34,7 +34,7 @@ PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
 WIDE = {
-    "norm": ({"VEC16"}, 8, 2),
+    "norm": ({"VEC16"}, 3, 1),
     "mlp": ({"VEC16"}, 1, 1),
     "elementwise": ({"VEC16"}, 1, 1),
     "reduce": ({"VEC16"}, 1, 0),

@@ -1,9 +1,12 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod caches;
+mod movement;
+mod norms;
 mod ops;
 mod positions;
 mod rowwise;
+mod sampling;
 mod state;
 mod tensors;
 
@@ -157,10 +160,16 @@ pub(crate) fn cases() -> Vec<Case> {
         case("gemm_batched", "gemm", ops::gemm_batched_call),
         case("gemm_runtime", "gemm", ops::gemm_runtime),
         case("rms_norm", "rms_norm", ops::rms_norm),
+        case("norms", "layer_norm", norms::norms),
+        case("norm_options", "rms_norm", norms::options),
         case("mlp", "glu", rowwise::mlp),
         case("elementwise", "add", rowwise::arithmetic),
         case("rope", "rope", positions::rope),
         case("embedding", "embedding", positions::embedding),
+        case("copy", "copy", movement::copies),
+        case("rows_by_id", "scatter_rows", movement::rows),
+        case("top_k", "top_k", sampling::top_k),
+        case("sample", "sample", sampling::sample),
         case("attention", "attention", caches::attention),
         case("kv_store", "kv_store", caches::kv_store),
         case("ring_densify", "ring_densify", caches::ring_densify),

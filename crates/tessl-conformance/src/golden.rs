@@ -5,8 +5,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp,
-    ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
+    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
@@ -71,13 +72,25 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("too many tiles", GemmDesc { batch: 1 << 30, ..f32s(1 << 20, 1 << 20, 8) }),
         ("integers", plain_gemm(64, 64, 64, DType::I8, DType::I32, T)),
     ];
-    let norm = |rows, n, dtype, weight, align| Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, align });
+    let sum_and_norm = |rows, n, dtype, weight, residual, align| {
+        Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align })
+    };
+    let norm = |rows, n, dtype, weight, align| sum_and_norm(rows, n, dtype, weight, NormResidual::None, align);
+    let layer_norm = |rows, n, dtype, weight, align| Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align });
+    let qk_norm = |rows, n, dtype, weight, align| Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align });
     let mut all: Vec<(&'static str, Desc)> = gemms.into_iter().map(|(name, d)| (name, Desc::Gemm(d))).collect();
     all.extend([
         ("norm f32", norm(2048, 768, DType::F32, DType::F32, 7)),
         ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),
         ("norm f16 unaligned", norm(7, 1001, DType::F16, DType::F16, 1)),
         ("norm many rows", norm(1 << 33, 64, DType::Bf16, DType::Bf16, 7)),
+        ("sum and norm", sum_and_norm(1, 4096, DType::Bf16, DType::Bf16, NormResidual::Before, 7)),
+        ("norm and sum", sum_and_norm(512, 2304, DType::Bf16, DType::F32, NormResidual::After, 7)),
+        ("norm of integers", norm(1, 8, DType::I32, DType::I32, 7)),
+        ("layer norm", layer_norm(1024, 768, DType::F32, DType::F32, 7)),
+        ("layer norm unaligned", layer_norm(7, 1001, DType::Bf16, DType::F32, 1)),
+        ("qk norm prefill", qk_norm(2048 * 40, 128, DType::Bf16, DType::Bf16, 7)),
+        ("qk norm decode", qk_norm(20, 80, DType::F16, DType::F16, 4)),
     ]);
     let mlp =
         |op, rows, n, dtype, align| Desc::Mlp(MlpDesc { op, rows, n, dtype, activation: Activation::Silu, align });
@@ -102,6 +115,7 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         Desc::Reduce(ReduceDesc { op, rows, n, input, output, mask, align })
     };
     let rope = |style, rows, n, dims, dtype, align| Desc::Rope(RopeDesc { rows, n, dims, style, dtype, align });
+    let moved = |op, rows, m, n, dtype, align| Desc::Movement(MovementDesc { op, rows, m, n, dtype, align });
     let embed = |rows, n, dtype, align| Desc::Embed(EmbedDesc { rows, n, dtype, align });
     all.extend([
         ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
@@ -112,6 +126,17 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("rope decode", rope(RopeStyle::Interleaved, 8, 80, 20, DType::F16, 4)),
         ("embedding", embed(2048, 4096, DType::Bf16, 7)),
         ("embedding unaligned", embed(1, 1001, DType::F32, 2)),
+        ("copy of rows", moved(MovementOp::CopyRows, 4096, 1, 128, DType::Bf16, 7)),
+        ("transpose", moved(MovementOp::Transpose, 8, 4096, 4096, DType::Bf16, 7)),
+        ("strided copy", moved(MovementOp::CopyStrided, 100, 1, 7, DType::F32, 2)),
+        ("gather", moved(MovementOp::GatherRows, 512, 1, 4096, DType::U8, 7)),
+        ("scatter", moved(MovementOp::ScatterRows, 512, 1, 4096, DType::F32, 7)),
+        ("scatter sums", moved(MovementOp::ScatterAdd, 4096, 1, 2048, DType::Bf16, 1)),
+        ("scatter sums of integers", moved(MovementOp::ScatterAdd, 1, 1, 8, DType::I32, 7)),
+        ("top_k", Desc::TopK(TopKDesc { rows: 64, n: 128_256, k: 50, dtype: DType::F32 })),
+        ("sample", Desc::Sample(SampleDesc { rows: 1, n: 262_144, penalised: false, dtype: DType::Bf16 })),
+        ("sample with penalty", Desc::Sample(SampleDesc { rows: 8, n: 32_000, penalised: true, dtype: DType::F32 })),
+        ("sample integers", Desc::Sample(SampleDesc { rows: 1, n: 8, penalised: false, dtype: DType::I32 })),
         ("attention prefill", attention(1, 4096, 4096, 32, 8, 128)),
         ("attention prefill, 512", attention(1, 512, 512, 8, 1, 512)),
         ("attention decode", attention(1, 1, 8192, 32, 8, 128)),

@@ -3,7 +3,7 @@
 use crate::env::{GEMM_PAIRS, NORM_PAIRS};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tessl::nn::RmsNormDesc;
+use tessl::nn::{NormResidual, RmsNormDesc};
 use tessl::plan::{Desc, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
@@ -33,11 +33,16 @@ impl Row {
         let op = match desc {
             Desc::Gemm(_) => "gemm",
             Desc::RmsNorm(_) => "rms_norm",
+            Desc::LayerNorm(_) => "layer_norm",
+            Desc::QkNorm(_) => "qk_norm",
             Desc::Mlp(d) => d.op.name(),
             Desc::Elementwise(d) => d.op.name(),
             Desc::Reduce(d) => d.op.name(),
             Desc::Rope(_) => "rope",
             Desc::Embed(_) => "embedding",
+            Desc::Movement(d) => d.op.name(),
+            Desc::TopK(_) => "top_k",
+            Desc::Sample(_) => "sample",
             Desc::Attention(_) | Desc::Combine(_) => "attention",
             Desc::Cache(d) => d.op.name(),
             _ => "other",
@@ -158,7 +163,7 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
         for n in [1, 4, 8, 33, 64, 128, 500, 1024, 4096, 16384, 70000] {
             for (count, align) in [1u64, 3, 65, 1000].into_iter().flat_map(|r| [1, 4, 7].map(move |a| (r, a))) {
                 let align = if dtype == DType::F32 && align < 2 { 2 } else { align };
-                let d = RmsNormDesc { rows: count, n, dtype, weight, align };
+                let d = RmsNormDesc { rows: count, n, dtype, weight, residual: NormResidual::None, align };
                 if let Ok(row) = Row::of(&Desc::RmsNorm(d.clone()), profile) {
                     let best = rows.entry(row).or_insert_with(|| d.clone());
                     if cost(&d) < cost(best) {
@@ -174,11 +179,14 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
 /// Every row of the other operations that the profile can choose, with a problem that takes it.
 pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
     let descs = [
+        crate::norm::descs(),
         crate::mlp::descs(),
+        crate::movement::descs(),
         crate::elementwise::descs(),
         crate::reduce::descs(),
         crate::rope::descs(),
         crate::embed::descs(),
+        crate::sample::descs(),
         crate::attention::descs(),
         crate::cache::descs(),
     ]

@@ -57,6 +57,32 @@ pub fn rms_norm(n: usize, y: f64, weight: f64, offset: f64) -> f64 {
     y.abs() * (scale + 3.0 * U + weight_error) + 2f64.powi(-148)
 }
 
+/// Largest errors of the elements of a row of layer_norm before they are rounded; `y` are the exact values.
+///
+/// Kernels work on d = x - x[0], rounded once. Their mean m is off by `(sum(n) + 2u) mean|d|`, so e = d - m by
+/// E = `u |d| + that + u |e|`. The variance is that of all e: `2 mean|e E| + mean E^2`, and `sum(n) + 3u` of itself; half of
+/// it, relative to variance + eps, is that of the reciprocal root, which adds 4u; two products and the bias add 3u.
+pub fn layer_norm(x: &[f64], weight: impl Fn(usize) -> f64, y: &[f64], eps: f64) -> Vec<f64> {
+    let n = x.len() as f64;
+    let (mean, variance) = crate::norm::moments(x);
+    let spread = x.iter().map(|v| (v - x[0]).abs()).sum::<f64>() / n;
+    let off = (sum(x.len()) + 2.0 * U) * spread + 2f64.powi(-140);
+    let distance = |i: usize| U * (x[i] - x[0]).abs() + off + U * (x[i] - mean).abs();
+    let first: f64 = (0..x.len()).map(|i| (x[i] - mean).abs() * distance(i)).sum::<f64>() / n;
+    let second: f64 = (0..x.len()).map(|i| distance(i).powi(2)).sum::<f64>() / n;
+    let of_variance = 2.0 * first + second + (sum(x.len()) + 3.0 * U) * variance;
+    let total = variance + eps;
+    // Where the variance is lost in its error and eps is small, the root has no correct digit.
+    let relative = if of_variance < 0.5 * total { of_variance / total } else { f64::INFINITY };
+    let scale = 1.0 / total.sqrt();
+    let error = |i: usize| {
+        let product = (x[i] - mean).abs() * scale * weight(i).abs();
+        let e = weight(i).abs() * scale * distance(i);
+        (e + product * (relative + 7.0 * U)) * (1.0 + relative) + U * y[i].abs() + 2f64.powi(-148)
+    };
+    (0..x.len()).map(error).collect()
+}
+
 /// Largest error of `act(gate) * up` before it is rounded: that of the function, times up, and one rounding of the
 /// product. Without an error of the function the product of two elements has at most one rounding, that of the store.
 pub fn gated(activation: Activation, gate: f64, up: f64) -> f64 {

@@ -84,8 +84,54 @@ args! {
         /// The bias has C's type (1) or is f32 (0).
         bias_typed: u32,
     }
-    /// `y = x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`, row by row. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
+    /// `y = norm(x)`, or `h = (x + r) * scale`, `y = norm(h)`, or `y = (norm(x) + r) * scale`, row by row; norm(x) is
+    /// `x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
     struct RmsNormArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of the residual along the outermost row index.
+        r_s0: u64,
+        /// Stride of the residual along the middle row index.
+        r_s1: u64,
+        /// Stride of the residual along the innermost row index.
+        r_s2: u64,
+        /// Stride of h along the outermost row index.
+        h_s0: u64,
+        /// Stride of h along the middle row index.
+        h_s1: u64,
+        /// Stride of h along the innermost row index.
+        h_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Added to each weight (1 in Gemma, else 0).
+        weight_offset: f32,
+        /// The scale of the sum is read from memory (1) or from here (0).
+        scale_from_memory: u32,
+        /// That scale.
+        scale: f32,
+    }
+    /// `y = (x - mean(x)) * rsqrt(var(x) + eps) * w + bias`, row by row. Rows split as in [`RmsNormArgs`].
+    struct LayerNormArgs {
         /// Stride of x along the outermost row index.
         x_s0: u64,
         /// Stride of x along the middle row index.
@@ -108,9 +154,56 @@ args! {
         n: u32,
         /// Threadgroups launched; each walks rows `g, g + groups, ..`.
         groups: u32,
+        /// Added to the variance.
+        eps: f32,
+        /// There is a bias.
+        bias: u32,
+    }
+    /// Root-mean-square normalisation of the heads of q, then of k. Rows split as in [`RmsNormArgs`].
+    struct QkNormArgs {
+        /// Stride of q along the outermost row index.
+        q_s0: u64,
+        /// Stride of q along the middle row index.
+        q_s1: u64,
+        /// Stride of q along the innermost row index.
+        q_s2: u64,
+        /// Stride of the output of q along the outermost row index.
+        o_s0: u64,
+        /// Stride of the output of q along the middle row index.
+        o_s1: u64,
+        /// Stride of the output of q along the innermost row index.
+        o_s2: u64,
+        /// Stride of k along the outermost row index.
+        k_s0: u64,
+        /// Stride of k along the middle row index.
+        k_s1: u64,
+        /// Stride of k along the innermost row index.
+        k_s2: u64,
+        /// Stride of the output of k along the outermost row index.
+        p_s0: u64,
+        /// Stride of the output of k along the middle row index.
+        p_s1: u64,
+        /// Stride of the output of k along the innermost row index.
+        p_s2: u64,
+        /// Heads of q.
+        q_rows: u64,
+        /// Heads of q and k.
+        rows: u64,
+        /// Extent of the middle row index of q.
+        q_r1: u32,
+        /// Extent of its innermost row index.
+        q_r2: u32,
+        /// Extent of the middle row index of k.
+        k_r1: u32,
+        /// Extent of its innermost row index.
+        k_r2: u32,
+        /// Elements of a head.
+        n: u32,
+        /// Threadgroups launched; each simdgroup walks rows.
+        groups: u32,
         /// Added to the mean square.
         eps: f32,
-        /// Added to each weight (1 in Gemma, else 0).
+        /// Added to each weight.
         weight_offset: f32,
     }
     /// `y = f(a, b)` element by element over rows; one input does without b. Rows split as in [`RmsNormArgs`].
@@ -270,6 +363,212 @@ args! {
         scaled: u32,
         /// The factor.
         scale: f32,
+    }
+    /// `y[r, i] = x[r, i]` element by element. Row r is (r / (r1 * r2 * r3), r / (r2 * r3) % r1, r / r3 % r2, r % r3).
+    struct StridedArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the second row index.
+        x_s1: u64,
+        /// Stride of x along the third row index.
+        x_s2: u64,
+        /// Stride of x along the innermost row index.
+        x_s3: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the second row index.
+        y_s1: u64,
+        /// Stride of y along the third row index.
+        y_s2: u64,
+        /// Stride of y along the innermost row index.
+        y_s3: u64,
+        /// Stride of x inside a row.
+        x_n: u64,
+        /// Stride of y inside a row.
+        y_n: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the second row index.
+        r1: u32,
+        /// Extent of the third row index.
+        r2: u32,
+        /// Extent of the innermost row index.
+        r3: u32,
+        /// Elements of a row.
+        n: u32,
+        /// The same: a thread does one element at a time.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next element.
+        step_rows: u32,
+        /// Elements that it steps over beyond them.
+        step_vectors: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// `y[b, i, j] = x[b, j, i]` for matrices b: x is contiguous along i in `0..n`, y along j in `0..m`. Matrices split as
+    /// rows do in [`RmsNormArgs`].
+    struct TransposeArgs {
+        /// Stride of x along the outermost matrix index.
+        x_s0: u64,
+        /// Stride of x along the middle matrix index.
+        x_s1: u64,
+        /// Stride of x along the innermost matrix index.
+        x_s2: u64,
+        /// Stride of y along the outermost matrix index.
+        y_s0: u64,
+        /// Stride of y along the middle matrix index.
+        y_s1: u64,
+        /// Stride of y along the innermost matrix index.
+        y_s2: u64,
+        /// Stride of x along j.
+        x_m: u64,
+        /// Stride of y along i.
+        y_n: u64,
+        /// Extent of the middle matrix index.
+        r1: u32,
+        /// Extent of the innermost matrix index.
+        r2: u32,
+        /// Extent of j.
+        m: u32,
+        /// Extent of i.
+        n: u32,
+        /// Tiles along j.
+        tiles_m: u32,
+        /// Tiles along i.
+        tiles_n: u32,
+        /// Number of matrices.
+        matrices: u32,
+        /// Threadgroups launched; each walks tiles `g, g + groups, ..`.
+        groups: u32,
+    }
+    /// Rows of x to the rows of y that ids name. Rows split as in [`RmsNormArgs`].
+    struct ScatterArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of ids along the outermost row index.
+        i_s0: u64,
+        /// Stride of ids along the middle row index.
+        i_s1: u64,
+        /// Stride of ids along the innermost row index.
+        i_s2: u64,
+        /// Stride between rows of y.
+        y_s: u64,
+        /// Number of ids.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Rows of y.
+        targets: u32,
+        /// Ids are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Panels that a row is cut into.
+        panels: u32,
+        /// Threadgroups launched; each walks panels of rows.
+        groups: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// The k largest elements of rows, which split as in [`RmsNormArgs`].
+    struct TopKArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of values along the outermost row index.
+        v_s0: u64,
+        /// Stride of values along the middle row index.
+        v_s1: u64,
+        /// Stride of values along the innermost row index.
+        v_s2: u64,
+        /// Stride of indices along the outermost row index.
+        i_s0: u64,
+        /// Stride of indices along the middle row index.
+        i_s1: u64,
+        /// Stride of indices along the innermost row index.
+        i_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// How many.
+        k: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// A token for each row of logits; rows split as in [`RmsNormArgs`].
+    struct SampleArgs {
+        /// Stride of the logits along the outermost row index.
+        x_s0: u64,
+        /// Stride of the logits along the middle row index.
+        x_s1: u64,
+        /// Stride of the logits along the innermost row index.
+        x_s2: u64,
+        /// Stride of previous tokens along the outermost row index.
+        p_s0: u64,
+        /// Stride of previous tokens along the middle row index.
+        p_s1: u64,
+        /// Stride of previous tokens along the innermost row index.
+        p_s2: u64,
+        /// Stride of tokens along the outermost row index.
+        y_s0: u64,
+        /// Stride of tokens along the middle row index.
+        y_s1: u64,
+        /// Stride of tokens along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// Previous tokens of a row; 0 for no penalty.
+        previous: u32,
+        /// Previous tokens are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Bit i: parameter i is read from memory. Temperature, top_k, top_p, min_p, penalty, seed, position.
+        from_memory: u32,
+        /// Bit i: it has one element for each row there.
+        per_row: u32,
+        /// Low word of the seed.
+        seed_low: u32,
+        /// High word of the seed.
+        seed_high: u32,
+        /// First word of the counter of random numbers.
+        position: u32,
+        /// How many are kept; 0 for all.
+        top_k: u32,
+        /// Bound of the scores; 0 for none.
+        softcap: f32,
+        /// One over it.
+        inverse_softcap: f32,
+        /// Divides the scores; 0 takes the largest.
+        temperature: f32,
+        /// Probability that is kept.
+        top_p: f32,
+        /// Smallest weight that is kept.
+        min_p: f32,
+        /// What makes previous tokens less probable.
+        penalty: f32,
     }
     /// Attention. Strides count elements along sequence (b; page of k and v), token (t), head (h) and, in masks, key (k).
     struct AttentionArgs {

@@ -6,7 +6,8 @@
 //! ```
 
 use tessl_conformance::fuzz::{
-    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, reduce, rms_norm, rope, seed_from_env,
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, reduce, rms_norm, rope, sample,
+    seed_from_env,
 };
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
@@ -44,6 +45,17 @@ fn rms_norm_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn rms_norm_fuzz_deep() {
     run("rms_norm", 2500, rms_norm);
+}
+
+#[test]
+fn norm_fuzz_quick() {
+    run("norm", 160, norm);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn norm_fuzz_deep() {
+    run("norm", 2500, norm);
 }
 
 #[test]
@@ -99,6 +111,28 @@ fn embed_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn embed_fuzz_deep() {
     run("embed", 2500, embed);
+}
+
+#[test]
+fn movement_fuzz_quick() {
+    run("movement", 240, movement);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn movement_fuzz_deep() {
+    run("movement", 2500, movement);
+}
+
+#[test]
+fn sample_fuzz_quick() {
+    run("sample", 160, sample);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn sample_fuzz_deep() {
+    run("sample", 2500, sample);
 }
 
 #[test]

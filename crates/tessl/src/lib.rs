@@ -25,7 +25,7 @@
 //! | choose a device | [`Device`], [`RuntimeOptions`], [`GpuRuntime`] |
 //! | hold data | [`Tensor`] (strided views), [`BufferKind`] (how long memory lives) |
 //! | multiply matrices | [`gemm()`], [`gemm_epilogue`], [`gemm_batched`], and [`Gemm`] for everything at once |
-//! | normalise, activate, add, reduce, rotate, look up | [`nn`]: one builder an operation |
+//! | normalise, activate, add, reduce, rotate, look up, move, choose | [`nn`]: one builder an operation |
 //! | order work, overlap it, wait for it | [`Stream`], [`Event`], [`Ticket`] |
 //! | encode once and run often | [`Stream::capture`], [`Graph`], [`PingPong`] |
 //! | run kernels of your own | [`Library`], [`GpuRuntime::add_library`], [`Stream::dispatch`] |

@@ -4,7 +4,8 @@ use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
 use crate::nn::{
-    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
+    QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -19,6 +20,10 @@ pub enum Desc {
     Gemm(GemmDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
+    /// Layer normalisation.
+    LayerNorm(LayerNormDesc),
+    /// Root-mean-square normalisation of queries and keys.
+    QkNorm(QkNormDesc),
     /// Activations, plain or gated.
     Mlp(MlpDesc),
     /// Element-wise arithmetic, conversion and copies.
@@ -29,6 +34,12 @@ pub enum Desc {
     Rope(RopeDesc),
     /// Embedding lookup.
     Embed(EmbedDesc),
+    /// Copies, transposition, gathering and scattering.
+    Movement(MovementDesc),
+    /// The largest elements of rows.
+    TopK(TopKDesc),
+    /// Tokens from logits.
+    Sample(SampleDesc),
     /// Attention.
     Attention(AttentionDesc),
     /// The second step of an attention whose keys were split.

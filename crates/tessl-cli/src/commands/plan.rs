@@ -5,7 +5,7 @@ use crate::error::{CliError, Result};
 use crate::ui;
 use serde_json::json;
 use tessl::device::PROFILES;
-use tessl::nn::RmsNormDesc;
+use tessl::nn::{NormResidual, RmsNormDesc};
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, DType, Device, DeviceKind, DeviceProfile, GemmBackend, GemmDesc, Layout, Precision};
 use tessl::{Bias, Factor};
@@ -144,7 +144,14 @@ fn gemm_desc(g: &GemmArgs) -> Result<GemmDesc> {
 
 fn norm_desc(n: &NormArgs) -> RmsNormDesc {
     let align = alignment(n.n, n.dtype);
-    RmsNormDesc { rows: n.rows, n: n.n, dtype: n.dtype, weight: n.weight.unwrap_or(n.dtype), align }
+    RmsNormDesc {
+        rows: n.rows,
+        n: n.n,
+        dtype: n.dtype,
+        weight: n.weight.unwrap_or(n.dtype),
+        residual: NormResidual::None,
+        align,
+    }
 }
 
 /// log2 of the alignment of rows of `elements` in memory that starts on a 128-byte boundary.

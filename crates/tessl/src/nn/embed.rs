@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 
 const OP: &str = "embedding";
 /// A negative i32, seen as a u32, has to be outside of every table.
-const MAX_VOCABULARY: usize = i32::MAX as usize;
+pub(super) const MAX_VOCABULARY: usize = i32::MAX as usize;
 
 /// `out[.., :] = scale * table[ids[..], :]`: the rows of a table that ids name.
 ///
@@ -64,69 +64,70 @@ impl<'a> Embedding<'a> {
         self
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<EmbedDesc> {
-        Ok(self.check()?.1)
-    }
-
-    fn check(&self) -> Result<(Call<'a, 3>, EmbedDesc, Rows<2>)> {
-        let (table, ids, out) = (self.table, self.ids, self.out);
-        let call = Call::new(OP, [("table", table), ("ids", ids), ("out", out)])?;
+    fn check(&self) -> Result<(Lookup<'a>, EmbedDesc)> {
+        let call = Call::new(OP, [("table", self.table), ("ids", self.ids), ("out", self.out)])?;
         call.float(0)?;
+        let lookup = Lookup::new(call, "it must be [vocabulary, n]")?;
+        if let Some(scale) = self.scale.filter(|s| !s.is_finite()) {
+            return Err(Error::Scalar { op: OP, name: "scale", value: scale.into(), expected: "finite" });
+        }
+        let (rows, n, align) = (lookup.rows.count, lookup.rows.n, lookup.align);
+        Ok((lookup, EmbedDesc { rows, n, dtype: self.table.dtype(), align }))
+    }
+
+    fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
+        let (lookup, desc) = self.check()?;
+        lookup.encode(stream, &Desc::Embed(desc), self.scale)
+    }
+}
+
+operation!(Embedding, EmbedDesc, |checked| checked.1);
+
+/// Rows of a table that ids name: what lookup and gathering share. Operands are table, ids and output.
+pub(super) struct Lookup<'a> {
+    call: Call<'a, 3>,
+    /// Output and ids.
+    pub(super) rows: Rows<2>,
+    /// Alignment of the rows of table and output.
+    pub(super) align: u8,
+}
+
+impl<'a> Lookup<'a> {
+    /// All checks that do not depend on the element type.
+    pub(super) fn new(call: Call<'a, 3>, matrix: &'static str) -> Result<Self> {
+        let (op, operands) = (call.op, call.operands);
+        let [(first, table), (_, ids), (last, out)] = operands;
         call.dtype(1, &[DType::U32, DType::I32], "u32 or i32")?;
-        call.dtype(2, &[table.dtype()], "the dtype of `table`")?;
+        let expected = if first == "table" { "the dtype of `table`" } else { "the dtype of `x`" };
+        call.dtype(2, &[table.dtype()], expected)?;
         let &[vocabulary, n] = table.shape() else {
-            let actual = format_args!("{:?}", table.shape());
-            return Err(Error::shape(OP, "table", actual, "it must be [vocabulary, n]"));
+            return Err(Error::shape(op, first, format_args!("{:?}", table.shape()), matrix));
         };
         let right = out.shape().split_last().is_some_and(|(&last, outer)| last == n && outer == ids.shape());
         if !right {
             let expected = format!("it must be the shape of `ids` {:?} and then {n}", ids.shape());
-            return Err(Error::shape(OP, "out", format_args!("{:?}", out.shape()), expected));
+            return Err(Error::shape(op, last, format_args!("{:?}", out.shape()), expected));
         }
         if vocabulary > MAX_VOCABULARY {
             let (value, limit) = (vocabulary as u64, MAX_VOCABULARY as u64);
-            return Err(Error::TooLarge { op: OP, what: "the vocabulary", value, limit });
+            return Err(Error::TooLarge { op, what: "the number of rows that ids name", value, limit });
         }
         [0, 2].into_iter().try_for_each(|i| call.unit_stride(i))?;
         call.output(2, &[])?;
-        if let Some(scale) = self.scale.filter(|s| !s.is_finite()) {
-            return Err(Error::Scalar { op: OP, name: "scale", value: scale.into(), expected: "finite" });
-        }
-        let rows = Rows::strided(OP, "out", out.shape(), [out.strides(), ids.strides()])?;
+        let rows = Rows::strided(op, last, out.shape(), [out.strides(), ids.strides()])?;
         let align = rows.align(0, out).min(table.alignment([table.strides()[0]]));
-        let desc = EmbedDesc { rows: rows.count, n: rows.n, dtype: table.dtype(), align };
-        Ok((call, desc, rows))
+        Ok(Lookup { call, rows, align })
     }
 
-    fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
-        let (call, desc, rows) = self.check()?;
-        let stream = call.stream(stream)?;
+    /// Encodes the lookup that `desc` describes.
+    pub(super) fn encode(&self, stream: Option<&mut Stream>, desc: &Desc, scale: Option<f32>) -> Result<()> {
+        let (stream, rows) = (self.call.stream(stream)?, &self.rows);
         if rows.is_empty() {
             return Ok(());
         }
-        let rt = self.table.runtime();
-        let prepared = rt.prepare(&Desc::Embed(desc))?;
+        let [(_, table), (_, ids), (_, out)] = self.call.operands;
+        let rt = table.runtime();
+        let prepared = rt.prepare(desc)?;
         let plan = &prepared.plan;
         let vectors = rows.n.div_ceil(plan.tile[1]);
         let ([y_s0, y_s1, y_s2], [i_s0, i_s1, i_s2]) = (rows.strides(0), rows.strides(1));
@@ -138,7 +139,7 @@ impl<'a> Embedding<'a> {
             i_s0,
             i_s1,
             i_s2,
-            t_s: self.table.strides()[0] as u64,
+            t_s: table.strides()[0] as u64,
             rows: rows.count,
             r1,
             r2,
@@ -146,15 +147,12 @@ impl<'a> Embedding<'a> {
             vectors,
             step_rows,
             step_vectors,
-            vocabulary: u32::try_from(self.table.shape()[0]).expect("INVARIANT: checked against the limit"),
-            is_signed: u32::from(self.ids.dtype() == DType::I32),
-            scaled: u32::from(self.scale.is_some()),
-            scale: self.scale.unwrap_or(1.0),
+            vocabulary: u32::try_from(table.shape()[0]).expect("INVARIANT: checked against the limit"),
+            is_signed: u32::from(ids.dtype() == DType::I32),
+            scaled: u32::from(scale.is_some()),
+            scale: scale.unwrap_or(1.0),
         };
-        Launch { op: OP, rt, plan, pipeline: prepared.pipeline, args: bytemuck::bytes_of(&args) }.run(
-            stream,
-            &[self.table, self.ids],
-            &[self.out],
-        )
+        let (op, pipeline) = (self.call.op, prepared.pipeline);
+        Launch { op, rt, plan, pipeline, args: bytemuck::bytes_of(&args) }.run(stream, &[table, ids], &[out])
     }
 }

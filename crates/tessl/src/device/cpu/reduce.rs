@@ -19,7 +19,7 @@ mod tests;
 /// Elements that one chunk reduces, about.
 const CHUNK: u64 = 16 << 10;
 /// Elements of a row that are held as f32; longer rows are read once for each pass.
-const HELD: usize = 4096;
+pub(super) const HELD: usize = 4096;
 /// Lanes of sums and maxima.
 pub(super) const LANES: usize = 16;
 
@@ -136,7 +136,7 @@ pub(super) fn halve(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> 
 /// # Safety
 /// `x` has `n` elements.
 #[inline(always)]
-unsafe fn load_block<S: Simd>(
+pub(super) unsafe fn load_block<S: Simd>(
     x: *const u8,
     dtype: DType,
     start: usize,

@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{attention, cache, elementwise, embed, gemm, mlp, norm, reduce, rope};
+use super::{attention, cache, elementwise, embed, gemm, mlp, movement, norm, reduce, rope, sample};
 use crate::device::Isa;
 
 /// One kernel.
@@ -27,9 +27,15 @@ pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
         elementwise::COPIES,
         embed::BUILTINS,
         mlp::BUILTINS,
+        movement::BUILTINS,
+        movement::SCATTER,
         norm::BUILTINS,
+        norm::LAYER,
+        norm::QK,
         reduce::BUILTINS,
         rope::BUILTINS,
+        sample::TOP_K,
+        sample::SAMPLE,
     ];
     products.into_iter().chain(others).flatten().copied().flatten()
 }

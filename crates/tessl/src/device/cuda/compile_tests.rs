@@ -115,7 +115,13 @@ fn every_file_of_row_kernels_compiles() {
         ("elementwise", "add_bf16"),
         ("embed", "embedding_bf16"),
         ("mlp", "glu_bf16"),
+        ("movement", "scatter_add_bf16"),
+        ("norm", "add_rms_norm_bf16_bf16"),
+        ("norm", "layer_norm_bf16_f32"),
+        ("norm", "qk_norm_bf16_bf16"),
         ("reduce", "softmax_bf16"),
+        ("sample", "sample_bf16"),
+        ("sample", "top_k_bf16"),
         ("rope", "rope_half_bf16"),
     ];
     for (stem, name) in kernels {

@@ -52,6 +52,18 @@ pub(super) const MODULES: &[Module] = &[
         text: include_str!("../../../kernels/simt/elementwise.metal"),
     },
     Module {
+        stem: "movement",
+        file: "movement.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/movement.metal"),
+    },
+    Module {
+        stem: "sample",
+        file: "sample.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/sample.metal"),
+    },
+    Module {
         stem: "attention",
         file: "attention.metal",
         extra: &[],

@@ -15,12 +15,17 @@ use crate::plan::{Desc, KernelKey, Plan};
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(desc) => gemm(desc, profile),
-        Desc::RmsNorm(desc) => Ok(nn::rms_norm(desc, profile)),
+        Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
+        Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
+        Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
         Desc::Mlp(desc) => Ok(nn::mlp(desc, profile)),
         Desc::Elementwise(desc) => nn::elementwise(desc, profile),
         Desc::Reduce(desc) => nn::reduce(desc, profile),
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
+        Desc::Movement(desc) => nn::movement(desc, profile),
+        Desc::TopK(desc) => nn::top_k(desc, profile),
+        Desc::Sample(desc) => nn::sample(desc, profile),
         Desc::Attention(desc) => simt::attention(desc, profile),
         Desc::Combine(desc) => simt::combine(desc, profile),
         Desc::Cache(desc) => nn::cache(desc, profile),

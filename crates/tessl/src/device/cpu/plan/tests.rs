@@ -6,8 +6,9 @@ use crate::device::cpu::tables::{Axis, PROFILES, Threshold};
 use crate::dtype::DType;
 use crate::gemm::{Activation, Bias, Factor, Layout};
 use crate::nn::{
-    AttentionDesc, CacheDesc, CacheOp, ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp,
-    RmsNormDesc, RopeDesc, RopeStyle,
+    AttentionDesc, CacheDesc, CacheOp, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc, MlpOp,
+    MovementDesc, MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    SampleDesc, TopKDesc,
 };
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -121,12 +122,6 @@ fn kernels_of_plans_exist_where_their_isa_is_compiled() {
                     assert!(exists || !compiled, "{}", plan.kernel.name);
                 }
             }
-            for weight in [input, DType::F32] {
-                let d = RmsNormDesc { rows: 3, n: 5, dtype: input, weight, align: 7 };
-                let plan = nn::rms_norm(&d, profile.isa).expect("floats are supported");
-                let exists = builtins().any(|b| b.module == "norm" && b.name == plan.kernel.name);
-                assert!(exists || !compiled, "{}", plan.kernel.name);
-            }
         }
         for desc in row_kernels() {
             let plan = plan(&desc, profile).expect("supported");
@@ -147,12 +142,28 @@ fn row_kernels() -> Vec<Desc> {
             all.push(Desc::Rope(RopeDesc { rows: 3, n: 64, dims: 64, style, dtype, align: 7 }));
         }
         all.push(Desc::Embed(EmbedDesc { rows: 3, n: 5, dtype, align: 7 }));
+        all.push(Desc::TopK(TopKDesc { rows: 3, n: 50, k: 5, dtype }));
+        all.push(Desc::Sample(SampleDesc { rows: 3, n: 50, penalised: true, dtype }));
+        for weight in [dtype, DType::F32] {
+            let (rows, n, align) = (3, 5, 7);
+            for residual in NormResidual::ALL {
+                all.push(Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align }));
+            }
+            all.push(Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align }));
+            all.push(Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align }));
+        }
         for op in CacheOp::ALL {
             all.push(Desc::Cache(CacheDesc { op, rows: 3, n: 5, dtype, pair: false, align: 7 }));
         }
         for queries in [1, 64] {
             let d = AttentionDesc { dtype, ..attention_of(queries, 4096) };
             all.extend([Desc::Combine(d.combine(2)), Desc::Attention(d)]);
+        }
+    }
+    for (op, dtype) in MovementOp::ALL.into_iter().flat_map(|op| DType::ALL.map(|dtype| (op, dtype))) {
+        let desc = MovementDesc { op, rows: 3, m: 9, n: 8, dtype, align: 7 };
+        if desc.kernel().is_some() {
+            all.push(Desc::Movement(desc));
         }
     }
     for (op, (input, output)) in ElementwiseOp::ALL
@@ -218,8 +229,8 @@ fn unsupported_types_are_typed_errors() {
     assert_eq!(gemm(&d, Isa::Amx).unwrap_err().to_string(), "gemm: i8 x i8 -> f32 is not supported on device `cpu`");
     let d = GemmDesc { output: DType::I32, ..desc(4, 4, 4, 1, DType::F32) };
     assert!(gemm(&d, Isa::Amx).is_err());
-    let d = RmsNormDesc { rows: 1, n: 1, dtype: DType::F32, weight: DType::F16, align: 2 };
-    assert!(nn::rms_norm(&d, Isa::Avx2).is_err());
+    let d = LayerNormDesc { rows: 1, n: 1, dtype: DType::F32, weight: DType::F16, align: 2 };
+    assert!(nn::layer_norm(&d, Isa::Avx2).is_err());
 }
 
 #[test]
