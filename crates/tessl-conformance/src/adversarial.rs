@@ -2,6 +2,7 @@
 
 mod ops;
 mod positions;
+mod products;
 mod rowwise;
 mod state;
 mod tensors;
@@ -155,6 +156,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("gemm_epilogue", "gemm", ops::epilogues),
         case("gemm_batched", "gemm", ops::gemm_batched_call),
         case("gemm_runtime", "gemm", ops::gemm_runtime),
+        case("gemm_fused", "gemm", products::fused),
+        case("gemm_gated", "gemm", products::gated),
+        case("gemm_packed", "gemm", products::packed),
+        case("gemm_groups", "gemm", products::groups),
+        case("gemm_eight_bits", "gemm", products::eight_bits),
         case("rms_norm", "rms_norm", ops::rms_norm),
         case("mlp", "glu", rowwise::mlp),
         case("elementwise", "add", rowwise::arithmetic),

@@ -2,7 +2,7 @@
 
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
-use crate::gemm::{GemmDesc, Precision};
+use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -15,6 +15,8 @@ use std::borrow::Cow;
 pub enum Desc {
     /// Matrix product.
     Gemm(GemmDesc),
+    /// Weights packed for matrix products.
+    Pack(PackDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
     /// Activations, plain or gated.
