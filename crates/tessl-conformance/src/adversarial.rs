@@ -1,5 +1,6 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
+mod caches;
 mod ops;
 mod positions;
 mod products;
@@ -166,6 +167,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("elementwise", "add", rowwise::arithmetic),
         case("rope", "rope", positions::rope),
         case("embedding", "embedding", positions::embedding),
+        case("attention", "attention", caches::attention),
+        case("kv_store", "kv_store", caches::kv_store),
+        case("ring_densify", "ring_densify", caches::ring_densify),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),
         case("factors_and_types", "cast", rowwise::factors_and_types),

@@ -41,6 +41,8 @@ impl Row {
             Desc::Reduce(d) => d.op.name(),
             Desc::Rope(_) => "rope",
             Desc::Embed(_) => "embedding",
+            Desc::Attention(_) | Desc::Combine(_) => "attention",
+            Desc::Cache(d) => d.op.name(),
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -190,6 +192,8 @@ pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
         crate::rope::descs(),
         crate::embed::descs(),
         pack_descs(),
+        crate::attention::descs(),
+        crate::cache::descs(),
     ]
     .into_iter()
     .flatten();

@@ -3,7 +3,9 @@
 //! Everything here is deterministic. Bounds are derived in [`bound`]; nothing is tuned to what a device returns.
 
 mod activation;
+mod attention;
 pub mod bound;
+mod cache;
 mod elementwise;
 mod embed;
 mod format;
@@ -18,6 +20,8 @@ mod rope;
 mod sample;
 
 pub use activation::{Activation, erf, erfc};
+pub use attention::{Key, Scores, attention};
+pub use cache::{paged_row, slot};
 pub use elementwise::{add, mul};
 pub use embed::embedding;
 pub use format::Format;

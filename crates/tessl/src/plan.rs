@@ -3,7 +3,9 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, PackDesc, Precision};
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -29,6 +31,12 @@ pub enum Desc {
     Rope(RopeDesc),
     /// Embedding lookup.
     Embed(EmbedDesc),
+    /// Attention.
+    Attention(AttentionDesc),
+    /// The second step of an attention whose keys were split.
+    Combine(CombineDesc),
+    /// Storing tokens in caches and putting rings in order.
+    Cache(CacheDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

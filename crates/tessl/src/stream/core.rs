@@ -163,30 +163,38 @@ impl StreamCore {
 
     /// Takes a command: into the tape of an open capture, else into the pending batch.
     pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
+        self.encode_all([encoded])
+    }
+
+    /// Encodes commands that no command of another thread may come between: they share scratch memory.
+    pub(crate) fn encode_all<const N: usize>(&self, commands: [Encoded<'_>; N]) -> Result<()> {
         let mut guard = lock(&self.pending);
         let pending = &mut *guard;
-        pending.check_usable(encoded.label)?;
-        let is_kernel = matches!(encoded.work, Work::Kernel { .. });
-        if let Some(tape) = &mut pending.tape {
-            if encoded.bindings.iter().any(|b| b.memory.kind() == BufferKind::Bump) {
-                return Err(Error::Capture {
-                    op: encoded.label,
-                    reason: "a graph outlives the step of a Bump tensor; use Hot or Cold memory",
-                });
+        let mut last = None;
+        for encoded in commands {
+            pending.check_usable(encoded.label)?;
+            let is_kernel = matches!(encoded.work, Work::Kernel { .. });
+            if let Some(tape) = &mut pending.tape {
+                if encoded.bindings.iter().any(|b| b.memory.kind() == BufferKind::Bump) {
+                    return Err(Error::Capture {
+                        op: encoded.label,
+                        reason: "a graph outlives the step of a Bump tensor; use Hot or Cold memory",
+                    });
+                }
+                // Recorded, not launched: replays count.
+                tape.record(encoded, std::mem::take(&mut pending.barrier));
+                continue;
             }
-            // Recorded, not launched: replays count.
-            tape.record(encoded, std::mem::take(&mut pending.barrier));
-            return Ok(());
-        }
-        let (seq, barrier) = self.order(pending, &encoded.bindings, encoded.label)?;
-        pending.open_segment().batch.push(encoded, seq, barrier);
-        if is_kernel {
-            self.dispatches.fetch_add(1, Ordering::Relaxed);
+            let (seq, barrier) = self.order(pending, &encoded.bindings, encoded.label)?;
+            pending.open_segment().batch.push(encoded, seq, barrier);
+            if is_kernel {
+                self.dispatches.fetch_add(1, Ordering::Relaxed);
+            }
+            last = Some(pending.next_seq - 1);
         }
         let full = pending.commands >= self.limits.flush_every || !self.packed.load(Ordering::Relaxed);
-        let last = pending.next_seq - 1;
         drop(guard);
-        if full {
+        if let Some(last) = last.filter(|_| full) {
             self.flush_to(last);
         }
         Ok(())
@@ -340,6 +348,11 @@ impl StreamCore {
             let (first, op) = submission.find(fault.seq);
             self.fail(Error::Fault { op, kind: fault.kind, index: fault.index, value: fault.value }, first, op);
         }
+        if let Some((signal, error)) = self.progress.queue.take_failure() {
+            let batch = submission.in_flight.iter().find(|s| s.last >= signal);
+            let label = failed_label(&error);
+            self.fail(error, batch.map_or(signal, |s| s.first), label);
+        }
         while submission.in_flight.front().is_some_and(|s| s.last <= done) {
             let mut segment = submission.in_flight.pop_front().expect("INVARIANT: front exists");
             segment.batch.clear();
@@ -353,10 +366,11 @@ impl StreamCore {
 
     fn fail(&self, error: Error, first: u64, label: &'static str) {
         let mut pending = lock(&self.pending);
+        // A waiter may report a failure before the batch that caused it is known: the earliest one counts.
+        self.progress.failed_from.fetch_min(first, Ordering::AcqRel);
         if pending.failure.is_none() {
             tracing::error!(target: "tessl::stream", %error, "a stream failed");
             pending.failure = Some(Failure { scope: error.scope(), error: Some(error), label });
-            self.progress.failed_from.fetch_min(first, Ordering::AcqRel);
             self.memory.count_failed_stream(true);
         }
     }
@@ -367,7 +381,8 @@ impl StreamCore {
         let done = match self.progress.queue.wait(seq, deadline) {
             Ok(done) => done,
             Err(error) => {
-                self.fail(error, seq, "wait");
+                let label = failed_label(&error);
+                self.fail(error, seq, label);
                 true
             }
         };

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::gemm::{GemmBackend, GemmDesc, PackDesc, Precision};
 use crate::plan::{Desc, KernelKey, Plan};
 
+mod attention;
 mod nn;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
@@ -37,6 +38,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Reduce(d) => nn::reduce(d, profile.isa),
         Desc::Rope(d) => nn::rope(d, profile.isa),
         Desc::Embed(d) => nn::embed(d, profile.isa),
+        Desc::Attention(d) => attention::attention(d, profile.isa),
+        Desc::Combine(d) => attention::combine(d, profile.isa),
+        Desc::Cache(d) => nn::cache(d, profile.isa),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::device::DeviceProfile;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{CacheDesc, ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 /// Threads of a threadgroup, as in the kernels.
@@ -45,6 +45,12 @@ pub(super) fn embed(desc: &EmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("embedding", desc.dtype.name(), "metal"))?;
     let kernel = KernelKey::builtin("embed", name);
     Ok(map(kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile))
+}
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
+    let (kernel, size) = (KernelKey::builtin("cache", name), desc.dtype.size());
+    Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
 }
 
 /// One threadgroup a row.

@@ -12,7 +12,7 @@ use std::arch::asm;
 use std::marker::PhantomData;
 
 /// An instruction that multiplies two tiles, and its operands' bytes per element.
-pub(super) trait Dot: 'static {
+pub(in super::super) trait Dot: 'static {
     const BYTES: usize;
 
     /// Adds the product of two panels of `count` pairs of tiles to the sums, or stores it when `first`; all 32 rows of A,
@@ -32,18 +32,20 @@ pub(super) trait Dot: 'static {
 }
 
 /// Tiles multiplied by `D`.
-pub(super) struct Amx<D>(PhantomData<D>);
+pub(in super::super) struct Amx<D>(PhantomData<D>);
 
 /// bf16.
-pub(super) struct Bf16;
+pub(in super::super) struct Bf16;
+/// bf16 on AMX.
+pub(in super::super) type AmxTile = Amx<Bf16>;
 /// i8 x i8.
-pub(super) struct SignedSigned;
+pub(in super::super) struct SignedSigned;
 /// i8 x u8.
-pub(super) struct SignedUnsigned;
+pub(in super::super) struct SignedUnsigned;
 /// u8 x i8.
-pub(super) struct UnsignedSigned;
+pub(in super::super) struct UnsignedSigned;
 /// u8 x u8.
-pub(super) struct UnsignedUnsigned;
+pub(in super::super) struct UnsignedUnsigned;
 
 /// Bytes along k of one tile product.
 const DEPTH: usize = 64;

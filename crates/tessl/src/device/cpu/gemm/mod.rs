@@ -9,15 +9,15 @@
 pub(super) mod activation;
 mod ahead;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(super) mod amx;
 mod blocks;
 mod columns;
 mod driver;
 mod epilogue;
 pub(super) mod int8;
-mod micro;
+pub(super) mod micro;
 mod operands;
-mod pack;
+pub(super) mod pack;
 pub(super) mod small;
 #[cfg(test)]
 mod tests;
@@ -78,7 +78,7 @@ const _: () = assert!(agrees::<micro::NeonTile>(Isa::Neon, DType::F32));
 const _: () = assert!(
     agrees::<micro::Avx2Tile>(Isa::Avx2, DType::F32)
         && agrees::<micro::Avx512Tile>(Isa::Avx512, DType::F32)
-        && agrees::<amx::Amx<amx::Bf16>>(Isa::Amx, DType::Bf16)
+        && agrees::<amx::AmxTile>(Isa::Amx, DType::Bf16)
         && agrees::<int8::Avx2Int8>(Isa::Avx2, DType::I8)
         && agrees::<int8::Avx512Int8>(Isa::Avx512, DType::I8)
         && agrees::<int8::VnniInt8>(Isa::Avx512, DType::I8)
@@ -242,14 +242,14 @@ pub(super) const NATIVE: &[&[Builtin]] = &[
         kernel!("gemm_piecewise_int8_f32", "amx", Isa::Amx, amx_int8_piecewise::<F32>),
         kernel!("gemm_piecewise_int8_f16", "amx", Isa::Amx, amx_int8_piecewise::<F16>),
         kernel!("gemm_piecewise_int8_bf16", "amx", Isa::Amx, amx_int8_piecewise::<BF16>),
-        kernel!("gemm_piecewise_bf16_f32", "amx", Isa::Amx, piecewise::<amx::Amx<amx::Bf16>, BF16, F32>),
-        kernel!("gemm_piecewise_bf16_f16", "amx", Isa::Amx, piecewise::<amx::Amx<amx::Bf16>, BF16, F16>),
-        kernel!("gemm_piecewise_bf16_bf16", "amx", Isa::Amx, piecewise::<amx::Amx<amx::Bf16>, BF16, BF16>),
+        kernel!("gemm_piecewise_bf16_f32", "amx", Isa::Amx, piecewise::<amx::AmxTile, BF16, F32>),
+        kernel!("gemm_piecewise_bf16_f16", "amx", Isa::Amx, piecewise::<amx::AmxTile, BF16, F16>),
+        kernel!("gemm_piecewise_bf16_bf16", "amx", Isa::Amx, piecewise::<amx::AmxTile, BF16, BF16>),
         kernel!("pack_int8", "amx", Isa::Amx, packed::<amx::Amx<amx::SignedSigned>, INT8>),
-        kernel!("gemm_bf16_f32", "amx", Isa::Amx, blocked::<amx::Amx<amx::Bf16>, BF16, F32>),
-        kernel!("gemm_bf16_f16", "amx", Isa::Amx, blocked::<amx::Amx<amx::Bf16>, BF16, F16>),
-        kernel!("gemm_bf16_bf16", "amx", Isa::Amx, blocked::<amx::Amx<amx::Bf16>, BF16, BF16>),
-        kernel!("pack_bf16", "amx", Isa::Amx, packed::<amx::Amx<amx::Bf16>, BF16>),
+        kernel!("gemm_bf16_f32", "amx", Isa::Amx, blocked::<amx::AmxTile, BF16, F32>),
+        kernel!("gemm_bf16_f16", "amx", Isa::Amx, blocked::<amx::AmxTile, BF16, F16>),
+        kernel!("gemm_bf16_bf16", "amx", Isa::Amx, blocked::<amx::AmxTile, BF16, BF16>),
+        kernel!("pack_bf16", "amx", Isa::Amx, packed::<amx::AmxTile, BF16>),
     ],
 ];
 

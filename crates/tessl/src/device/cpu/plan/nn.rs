@@ -6,7 +6,7 @@ use crate::device::cpu::{norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{CacheDesc, ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 const ROWS: &str = "rows: chunks of about 16 Ki elements";
@@ -36,6 +36,11 @@ pub(super) fn rope(d: &RopeDesc, isa: Isa) -> Result<Plan> {
 pub(super) fn embed(d: &EmbedDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported("embedding", d.dtype.name(), "cpu"))?;
     Ok(map("embed", &name, isa, d.rows, d.n))
+}
+
+pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(map("cache", &name, isa, d.rows, d.n))
 }
 
 pub(super) fn mlp(d: &MlpDesc, isa: Isa) -> Result<Plan> {
