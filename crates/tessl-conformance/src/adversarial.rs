@@ -5,6 +5,7 @@ mod movement;
 mod norms;
 mod ops;
 mod positions;
+mod products;
 mod rowwise;
 mod sampling;
 mod state;
@@ -159,6 +160,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("gemm_epilogue", "gemm", ops::epilogues),
         case("gemm_batched", "gemm", ops::gemm_batched_call),
         case("gemm_runtime", "gemm", ops::gemm_runtime),
+        case("gemm_fused", "gemm", products::fused),
+        case("gemm_gated", "gemm", products::gated),
+        case("gemm_packed", "gemm", products::packed),
+        case("gemm_groups", "gemm", products::groups),
+        case("gemm_eight_bits", "gemm", products::eight_bits),
         case("rms_norm", "rms_norm", ops::rms_norm),
         case("norms", "layer_norm", norms::norms),
         case("norm_options", "rms_norm", norms::options),

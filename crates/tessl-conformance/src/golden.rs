@@ -10,7 +10,9 @@ use tessl::nn::{
     SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, PackDesc, Precision,
+};
 
 #[derive(Serialize)]
 struct Golden {
@@ -28,6 +30,11 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let f32s = |m, n, k| plain_gemm(m, n, k, DType::F32, DType::F32, T);
     let bf16s = |m, n, k| plain_gemm(m, n, k, DType::Bf16, DType::F32, T);
     let col = Layout::ColMajor;
+    let plain = GemmExtras::default();
+    let packed = GemmExtras { packed: true, ..plain };
+    let mixed = GemmExtras { other_b: Some(DType::I8), ..plain };
+    let scaled = GemmExtras { row_scale: Some(DType::F32), col_scale: Some(DType::F32), ..plain };
+    let with = |d: GemmDesc, extras| GemmDesc { extras, ..d };
     let gemms: Vec<(&'static str, GemmDesc)> = vec![
         ("f32 512^3", f32s(512, 512, 512)),
         ("f32 4096^3", f32s(4096, 4096, 4096)),
@@ -71,6 +78,15 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("k = 0", f32s(64, 64, 0)),
         ("too many tiles", GemmDesc { batch: 1 << 30, ..f32s(1 << 20, 1 << 20, 8) }),
         ("integers", plain_gemm(64, 64, 64, DType::I8, DType::I32, T)),
+        ("integers to bf16, scaled", with(plain_gemm(512, 512, 512, DType::I8, DType::Bf16, T), scaled)),
+        ("u8 x i8", with(plain_gemm(512, 512, 512, DType::U8, DType::I32, T), mixed)),
+        ("fp8", plain_gemm(512, 512, 512, DType::F8E4M3, DType::Bf16, T)),
+        ("packed bf16", with(bf16s(2048, 768, 768), packed)),
+        ("packed bf16 decode 1", with(bf16s(1, 4096, 4096), packed)),
+        ("packed f32", with(f32s(512, 512, 512), packed)),
+        ("gated bf16", with(bf16s(512, 512, 512), GemmExtras { gated: true, ..plain })),
+        ("groups of rows", with(bf16s(512, 512, 512), GemmExtras { groups: 8, ..plain })),
+        ("residual", with(bf16s(512, 512, 512), GemmExtras { residual: true, ..plain })),
     ];
     let sum_and_norm = |rows, n, dtype, weight, residual, align| {
         Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align })
@@ -79,6 +95,8 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let layer_norm = |rows, n, dtype, weight, align| Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align });
     let qk_norm = |rows, n, dtype, weight, align| Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align });
     let mut all: Vec<(&'static str, Desc)> = gemms.into_iter().map(|(name, d)| (name, Desc::Gemm(d))).collect();
+    let (dtype, backend) = (DType::Bf16, T);
+    all.push(("weights", Desc::Pack(PackDesc { n: 4096, k: 4096, batch: 1, dtype, gated: false, backend })));
     all.extend([
         ("norm f32", norm(2048, 768, DType::F32, DType::F32, 7)),
         ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),

@@ -37,7 +37,8 @@ fn c_type(rust: &str) -> &'static str {
 }
 
 args! {
-    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major.
+    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major. What stands
+    /// behind `bias_typed`, and the strides of up and residual, is read by the kernels of the CPU only.
     struct GemmArgs {
         /// Stride between rows of A (along m).
         a_rs: u64,
@@ -55,6 +56,16 @@ args! {
         c_rs: u64,
         /// Stride between matrices of C.
         c_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up; 0 broadcasts.
+        u_bs: u64,
+        /// Stride between rows of the residual; its columns are contiguous.
+        r_rs: u64,
+        /// Stride between matrices of the residual; 0 broadcasts.
+        r_bs: u64,
         /// Rows of C.
         m: u32,
         /// Columns of C.
@@ -83,6 +94,53 @@ args! {
         beta: f32,
         /// The bias has C's type (1) or is f32 (0).
         bias_typed: u32,
+        /// Scales of rows: 0 none, 1 f32, 2 C's type.
+        row_scale: u32,
+        /// Scales of columns: 0 none, 1 f32, 2 C's type.
+        col_scale: u32,
+        /// A residual is added (1).
+        residual: u32,
+        /// The product is gated: B is the gate, and up has its shape (1).
+        gated: u32,
+        /// B is packed (1).
+        packed: u32,
+        /// Type of A's 8-bit elements: 0 signed, 1 unsigned, 2 e4m3, 3 e5m2.
+        a_type: u32,
+        /// Type of B's 8-bit elements.
+        b_type: u32,
+        /// Groups of rows, each with a matrix of B; 0 for a plain product.
+        groups: u32,
+        /// Sums of 128 steps are multiplied by scales of A (1 x 128) and B (128 x 128) (1).
+        block_scales: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
+    }
+    /// Copies B to the order in which the CPU's kernels read it.
+    struct PackArgs {
+        /// Stride between rows of B (along k).
+        b_rs: u64,
+        /// Stride between columns of B (along n).
+        b_cs: u64,
+        /// Stride between matrices of B.
+        b_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up.
+        u_bs: u64,
+        /// Columns of C.
+        n: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Matrices.
+        batch: u32,
+        /// Columns of gate and up alternate (1).
+        gated: u32,
+        /// Type of 8-bit elements, as in [`GemmArgs`].
+        b_type: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
     }
     /// `y = norm(x)`, or `h = (x + r) * scale`, `y = norm(h)`, or `y = (norm(x) + r) * scale`, row by row; norm(x) is
     /// `x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).

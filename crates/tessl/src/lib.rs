@@ -73,8 +73,8 @@ pub use dtype::{DType, Element};
 pub use error::{DeviceError, Error, ErrorKind, FaultKind, Mismatch, Result, Scope, Unavailable};
 pub use float8;
 pub use gemm::{
-    Activation, BatchStrides, Bias, Epilogue, Factor, Gemm, GemmBackend, GemmDesc, Layout, Precision, gemm,
-    gemm_batched, gemm_epilogue,
+    Activation, BatchStrides, Bias, Epilogue, Factor, Gemm, GemmBackend, GemmDesc, GemmExtras, Layout, Offsets,
+    PackDesc, PackedWeights, Precision, Weights, gemm, gemm_batched, gemm_epilogue, max_k_i32,
 };
 pub use half::{self, bf16, f16};
 pub use library::Library;

@@ -2,7 +2,7 @@
 
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
-use crate::gemm::{GemmDesc, Precision};
+use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{
     AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
     QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
@@ -18,6 +18,8 @@ use std::borrow::Cow;
 pub enum Desc {
     /// Matrix product.
     Gemm(GemmDesc),
+    /// Weights packed for matrix products.
+    Pack(PackDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
     /// Layer normalisation.

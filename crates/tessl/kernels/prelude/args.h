@@ -9,6 +9,11 @@ struct GemmArgs {
   ulong b_bs;
   ulong c_rs;
   ulong c_bs;
+  ulong u_rs;
+  ulong u_cs;
+  ulong u_bs;
+  ulong r_rs;
+  ulong r_bs;
   uint m;
   uint n;
   uint k;
@@ -23,8 +28,33 @@ struct GemmArgs {
   float alpha;
   float beta;
   uint bias_typed;
+  uint row_scale;
+  uint col_scale;
+  uint residual;
+  uint gated;
+  uint packed;
+  uint a_type;
+  uint b_type;
+  uint groups;
+  uint block_scales;
+  uint unused;
 };
-static_assert(sizeof(GemmArgs) == 120, "args layout");
+static_assert(sizeof(GemmArgs) == 200, "args layout");
+struct PackArgs {
+  ulong b_rs;
+  ulong b_cs;
+  ulong b_bs;
+  ulong u_rs;
+  ulong u_cs;
+  ulong u_bs;
+  uint n;
+  uint k;
+  uint batch;
+  uint gated;
+  uint b_type;
+  uint unused;
+};
+static_assert(sizeof(PackArgs) == 72, "args layout");
 struct RmsNormArgs {
   ulong x_s0;
   ulong x_s1;

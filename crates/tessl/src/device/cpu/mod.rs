@@ -31,6 +31,7 @@ mod workspace;
 
 pub(crate) use backend::{info, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
+pub(crate) use plan::packed_bytes;
 pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
 pub use tables::{Axis, GemmRow, Kernel, PROFILES, Threshold};
