@@ -2,6 +2,7 @@
 
 mod ops;
 mod positions;
+mod quant;
 mod rowwise;
 mod state;
 mod tensors;
@@ -160,6 +161,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("elementwise", "add", rowwise::arithmetic),
         case("rope", "rope", positions::rope),
         case("embedding", "embedding", positions::embedding),
+        case("quantized_matmul", "quantized_matmul", quant::matmul),
+        case("quantized_glu_qkv", "quantized_glu", quant::glu_and_qkv),
+        case("quantized_embedding", "quantized_embedding", quant::embedding),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),
         case("factors_and_types", "cast", rowwise::factors_and_types),

@@ -5,6 +5,7 @@ mod embed;
 mod gemm;
 mod mlp;
 mod norm;
+mod quant;
 mod reduce;
 mod rope;
 
@@ -162,6 +163,14 @@ pub fn embed(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<crate::embed::EmbedProblem>(env, cases, seed)?;
     covered(&fuzzed, kernels_of(env, &["embedding"]))?;
     Ok(fuzzed)
+}
+
+/// Fuzzes products with quantised weights and lookups in quantised tables, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn quant(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    run::<quant::QuantFuzz>(env, cases, seed)
 }
 
 /// Kernels of these operations that the device can choose.

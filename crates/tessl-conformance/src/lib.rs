@@ -23,6 +23,7 @@ pub mod golden;
 mod known;
 pub mod mlp;
 pub mod norm;
+pub mod quant;
 pub mod reduce;
 mod report;
 pub mod rope;

@@ -38,6 +38,8 @@ impl Row {
             Desc::Reduce(d) => d.op.name(),
             Desc::Rope(_) => "rope",
             Desc::Embed(_) => "embedding",
+            Desc::Quant(d) => d.op.name(),
+            Desc::QuantEmbed(_) => "quantized_embedding",
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -177,6 +179,7 @@ pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
         crate::reduce::descs(),
         crate::rope::descs(),
         crate::embed::descs(),
+        crate::quant::descs(),
     ]
     .into_iter()
     .flatten();

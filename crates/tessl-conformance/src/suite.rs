@@ -90,6 +90,7 @@ impl Suite {
         cases.extend(crate::reduce::cases());
         cases.extend(crate::rope::cases());
         cases.extend(crate::embed::cases());
+        cases.extend(crate::quant::cases());
         cases.extend(crate::tensor::cases());
         cases.extend(crate::known::cases());
         cases.extend(crate::adversarial::cases());

@@ -5,7 +5,7 @@
 //! STRESS_SEED=0xdeadbeef cargo test --release --lib -- --ignored --nocapture gemm_fuzz_deep
 //! ```
 
-use tessl_conformance::fuzz::{Fuzzed, elementwise, embed, gemm, mlp, reduce, rms_norm, rope, seed_from_env};
+use tessl_conformance::fuzz::{Fuzzed, elementwise, embed, gemm, mlp, quant, reduce, rms_norm, rope, seed_from_env};
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
 // runtime is named through that crate.
@@ -97,4 +97,15 @@ fn embed_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn embed_fuzz_deep() {
     run("embed", 2500, embed);
+}
+
+#[test]
+fn quant_fuzz_quick() {
+    run("quant", 160, quant);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn quant_fuzz_deep() {
+    run("quant", 2500, quant);
 }

@@ -3,7 +3,7 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -27,6 +27,10 @@ pub enum Desc {
     Rope(RopeDesc),
     /// Embedding lookup.
     Embed(EmbedDesc),
+    /// Products with quantised weights.
+    Quant(QuantDesc),
+    /// Embedding lookup in a quantised table.
+    QuantEmbed(QuantEmbedDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

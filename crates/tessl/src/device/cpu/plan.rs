@@ -11,6 +11,7 @@ use crate::gemm::{GemmBackend, GemmDesc, Precision};
 use crate::plan::{Desc, KernelKey, Plan};
 
 mod nn;
+mod quant;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
 const SCRATCH: u64 = 32 << 20;
@@ -32,6 +33,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Reduce(d) => nn::reduce(d, profile.isa),
         Desc::Rope(d) => nn::rope(d, profile.isa),
         Desc::Embed(d) => nn::embed(d, profile.isa),
+        Desc::Quant(d) => quant::product(d, profile.isa),
+        Desc::QuantEmbed(d) => nn::quant_embed(d, profile.isa),
     }
 }
 
@@ -40,7 +43,7 @@ pub fn gemm_rows() -> &'static [GemmRow] {
     ROWS
 }
 
-const fn suffix(isa: Isa) -> &'static str {
+pub(super) const fn suffix(isa: Isa) -> &'static str {
     match isa {
         Isa::Scalar => "scalar",
         Isa::Neon => "neon",

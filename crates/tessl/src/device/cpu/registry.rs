@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{elementwise, embed, gemm, mlp, norm, reduce, rope};
+use super::{elementwise, embed, gemm, mlp, norm, quant, reduce, rope};
 use crate::device::Isa;
 
 /// One kernel.
@@ -26,6 +26,8 @@ pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
         embed::BUILTINS,
         mlp::BUILTINS,
         norm::BUILTINS,
+        quant::BUILTINS,
+        quant::AMX,
         reduce::BUILTINS,
         rope::BUILTINS,
     ];

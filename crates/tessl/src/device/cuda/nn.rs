@@ -6,7 +6,7 @@ use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
@@ -56,6 +56,33 @@ pub(super) fn embed(desc: &EmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("embedding", desc.dtype.name(), DEVICE))?;
     let kernel = KernelKey::builtin("embed", name);
     map("embedding", kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile)
+}
+
+pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let items = desc.simdgroups();
+    let simdgroups = rows_of(op, items.saturating_mul(2), profile)? / 2;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.input)).constant("FORMAT", desc.format.number());
+    let kernel = kernel.constant("VEC16", row.vec16);
+    let blocks = simdgroups.div_ceil(ROW_THREADS / 32);
+    Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], blocks, row, profile))
+}
+
+pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = "quantized_embedding";
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let vectors = u64::from(desc.n / 32);
+    rows_of(op, desc.rows, profile)?;
+    let row = access(desc.align);
+    let blocks = u32::try_from(desc.rows.saturating_mul(vectors).div_ceil(ROW_THREADS.into())).unwrap_or(u32::MAX);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.output)).constant("FORMAT", desc.format.number());
+    Ok(plan(kernel.constant("VEC16", row.vec16), [1, 32, 1], blocks, row, profile))
 }
 
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.

@@ -27,6 +27,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Reduce(desc) => nn::reduce(desc, profile),
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
+        Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
     }
 }
 
