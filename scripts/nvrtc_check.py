@@ -40,6 +40,7 @@ WIDE = {
     "reduce": ({"VEC16"}, 1, 0),
     "rope": ({"VEC16"}, 1, 1),
     "embed": ({"VEC16"}, 1, 1),
+    "cache": ({"VEC16"}, 1, 1),
 }
 
 # stem -> [(constants that must hold, instruction, its number in each entry point)]. Four wgmma a step and no more waits

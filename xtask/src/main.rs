@@ -8,6 +8,7 @@ mod docs;
 mod install;
 mod markers;
 mod metal_check;
+mod models;
 mod new_op;
 mod process;
 mod release;
@@ -32,6 +33,7 @@ usage: cargo xtask TASK
   metal-check                  what can be said about the Metal kernels and host code on this machine
   new-op NAME --family FAMILY  skeletons of a new op: API, oracle, CPU kernel, SIMT kernel, conformance
   bundle [--out DIR]           tests and benchmarks for a GPU machine without Rust
+  models [NAME..]              fetch the small real models that tests use
   bench [BINARY..]             run the benchmark binaries, store JSON under bench/results
   release-check                package contents, features, semver, licences
 ";
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Some("metal-check") => metal_check::run(&cx),
         Some("new-op") => new_op::run(&cx, rest),
         Some("bundle") => bundle::run(&cx, rest),
+        Some("models") => models::run(&cx, rest),
         Some("bench") => bench::run(&cx, rest),
         Some("release-check") => release::run(&cx),
         Some("help" | "--help" | "-h") => {

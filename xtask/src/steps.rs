@@ -5,7 +5,7 @@ use crate::install::{self, Packages};
 use crate::process::{self, Finished};
 use crate::tally::Tally;
 use crate::tree::{self, Tree};
-use crate::{audit, tidy};
+use crate::{audit, models, tidy};
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -66,6 +66,9 @@ pub(crate) fn all(tree: &Tree) -> Vec<Step> {
     let examples = examples(tree);
     if !examples.is_empty() {
         add("examples", false, Box::new(move |cx| run_examples(cx, &examples)));
+    }
+    if tree.has("crates/tessl/src/dlpack.rs") {
+        add("dlpack", false, Box::new(dlpack));
     }
     if audit::possible(tree) {
         add("audit", false, Box::new(|cx| Ok(audit::run(cx).map(|()| Tally::default())?)));
@@ -159,7 +162,13 @@ fn doc(cx: &Context) -> StepResult {
     )
 }
 
+/// The one model that every full run uses; without it, the tests that want it count as skipped.
+const MODEL: &str = "smollm2-135m-instruct-q4_1";
+
 fn workspace_tests(cx: &Context, sim: bool) -> StepResult {
+    if let Err(reason) = models::run(cx, &[MODEL.to_owned()]) {
+        println!("{reason}");
+    }
     let mut command = cx.cargo();
     command.args(["test", "--profile", "ci", "--workspace", "--no-fail-fast"]);
     // It has steps of its own, one for each schedule.
@@ -169,10 +178,10 @@ fn workspace_tests(cx: &Context, sim: bool) -> StepResult {
     counted(cx, "test", &mut command)
 }
 
-/// Package and name of every example.
+/// Package and name of every example that is a program.
 fn examples(tree: &Tree) -> Vec<(String, String)> {
     let mut found = BTreeSet::new();
-    for (path, _) in tree.below("crates", ".rs") {
+    for (path, _) in tree.below("crates", ".rs").filter(|(_, text)| text.contains("fn main()")) {
         if let ["crates", package, "examples", rest @ ..] = path.split('/').collect::<Vec<_>>().as_slice() {
             match rest {
                 [file] => drop(found.insert(((*package).to_owned(), tree::stem(file).to_owned()))),
@@ -196,6 +205,20 @@ fn run_examples(cx: &Context, examples: &[(String, String)]) -> StepResult {
         }
     }
     if failed.is_empty() { Ok(Tally::default()) } else { Err(failed.join(", ").into()) }
+}
+
+/// The optional feature: its lints and tests, and memory shared with NumPy.
+fn dlpack(cx: &Context) -> StepResult {
+    let features = ["--profile", "ci", "-p", "tessl", "--features", "dlpack"];
+    run(cx, cx.cargo().arg("clippy").args(features).args(["--all-targets", "--", "-D", "warnings"]))?;
+    let tally = counted(cx, "dlpack", cx.cargo().arg("test").args(features).args(["--test", "dlpack"]))?;
+    run(cx, cx.cargo().arg("test").args(features).args(["--doc", "dlpack"]))?;
+    let bin = install::venv(cx).map_err(Trouble::Skipped)?;
+    let library = format!("{}dlpack{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    run(cx, cx.cargo().arg("build").args(features).args(["--example", "dlpack"]))?;
+    let mut python = cx.command(&bin.join("python").to_string_lossy());
+    run(cx, python.arg("crates/tessl/examples/dlpack.py").arg(cx.target.join("ci/examples").join(library)))?;
+    Ok(tally)
 }
 
 /// The seed of the third schedule: new every time, or the one given, to see a failure again.
@@ -400,8 +423,9 @@ mod tests {
     #[test]
     fn examples_are_files_and_folders() {
         let tree = Tree::of(&[
-            ("crates/tessl/examples/gemm.rs", ""),
-            ("crates/tessl/examples/chat/main.rs", ""),
+            ("crates/tessl/examples/gemm.rs", "fn main() {}"),
+            ("crates/tessl/examples/library.rs", "extern fn loaded_by_python() {}"),
+            ("crates/tessl/examples/chat/main.rs", "fn main() {}"),
             ("crates/tessl/examples/chat/model.rs", ""),
         ]);
         let found = examples(&tree);

@@ -85,6 +85,7 @@ pub const VARIABLES: &[Variable] = &[
         TESTS,
         "writes the generated header of argument blocks instead of comparing it",
     ),
+    var("TESSL_MODELS", "folder", "target/models", TESTS, "where `cargo xtask models` puts the models that tests use"),
     var("TESSL_NVRTC", "file", "found", TESTS, "NVRTC for the compile check of CUDA kernels"),
     var("TESSL_SIM_CXX", "program", "clang++", TESTS, "compiler of the simulator"),
     var("TESSL_SIM_SANITIZE", "0 or 1", "0", TESTS, "builds the simulator with ASan and UBSan"),

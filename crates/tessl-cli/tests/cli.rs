@@ -304,6 +304,13 @@ fn exit_codes_and_streams() {
         assert_eq!(output.status.code(), Some(2), "{name}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(name), "{}", text(&output.stderr));
     }
+    // A GPU that was asked for and is not there is never replaced by the CPU.
+    for arguments in [&["demo"][..], &["doctor"], &["bench", "gemm"]] {
+        let output = command(arguments).env("TESSL_DEVICE", "metal:7").output().unwrap();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(matches!(output.status.code(), Some(1 | 3)), "{arguments:?}: {out}{err}");
+        assert!(format!("{out}{err}").contains("metal:7") && !out.contains("Speed on"), "{arguments:?}: {out}{err}");
+    }
     let gpu_lane = tessl(&["bench", "gemm", "--lane", "tessl-cuda", "--device", "cpu"]);
     assert_eq!(gpu_lane.status.code(), Some(3), "{}", text(&gpu_lane.stderr));
 }

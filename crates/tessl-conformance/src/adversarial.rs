@@ -1,5 +1,6 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
+mod caches;
 mod ops;
 mod positions;
 mod quant;
@@ -164,6 +165,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("quantized_matmul", "quantized_matmul", quant::matmul),
         case("quantized_glu_qkv", "quantized_glu", quant::glu_and_qkv),
         case("quantized_embedding", "quantized_embedding", quant::embedding),
+        case("attention", "attention", caches::attention),
+        case("kv_store", "kv_store", caches::kv_store),
+        case("ring_densify", "ring_densify", caches::ring_densify),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),
         case("factors_and_types", "cast", rowwise::factors_and_types),

@@ -1,5 +1,7 @@
 //! Random problems with a seed, coverage of every kernel, and small counterexamples.
 
+mod attention;
+mod cache;
 mod elementwise;
 mod embed;
 mod gemm;
@@ -171,6 +173,26 @@ pub fn embed(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
 /// As [`gemm`].
 pub fn quant(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     run::<quant::QuantFuzz>(env, cases, seed)
+}
+
+/// Fuzzes attention, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn attention(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::attention::AttentionProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["attention"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes stores into caches and the densify of rings, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn cache(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::cache::CacheProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &tessl::nn::CacheOp::ALL.map(tessl::nn::CacheOp::name)))?;
+    Ok(fuzzed)
 }
 
 /// Kernels of these operations that the device can choose.

@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc,
-    ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp,
+    QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
@@ -113,6 +113,21 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("rope decode", rope(RopeStyle::Interleaved, 8, 80, 20, DType::F16, 4)),
         ("embedding", embed(2048, 4096, DType::Bf16, 7)),
         ("embedding unaligned", embed(1, 1001, DType::F32, 2)),
+        ("attention prefill", attention(1, 4096, 4096, 32, 8, 128)),
+        ("attention prefill, 512", attention(1, 512, 512, 8, 1, 512)),
+        ("attention decode", attention(1, 1, 8192, 32, 8, 128)),
+        ("attention decode of a batch", attention(64, 1, 8192, 32, 8, 128)),
+        (
+            "attention packed",
+            Desc::Attention(AttentionDesc { packed: true, page: 16, ..plain_attention(16, 900, 4096, 32, 8, 80) }),
+        ),
+        ("attention combine", Desc::Combine(CombineDesc { rows: 32, dim: 128, split: 16, dtype: DType::Bf16 })),
+        (
+            "attention of integers",
+            Desc::Attention(AttentionDesc { dtype: DType::I8, ..plain_attention(1, 1, 1, 1, 1, 8) }),
+        ),
+        ("kv_store decode", cache(CacheOp::Store, 8, true, 7)),
+        ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
     all.extend(quantised());
@@ -159,6 +174,32 @@ fn quantised() -> Vec<(&'static str, Desc)> {
         ("quantized qkv", product(QuantOp::Qkv, 1, 4096, QFormat::Q6K, DType::F32)),
         ("quantized embedding", Desc::QuantEmbed(table)),
     ]
+}
+
+fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> AttentionDesc {
+    AttentionDesc {
+        sequences,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        dim,
+        dtype: DType::Bf16,
+        causal: true,
+        window: false,
+        packed: false,
+        page: 0,
+        mask: None,
+        align: 7,
+    }
+}
+
+fn attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> Desc {
+    Desc::Attention(plain_attention(sequences, queries, keys, heads, kv_heads, dim))
+}
+
+fn cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> Desc {
+    Desc::Cache(CacheDesc { op, rows, n: 128, dtype: DType::Bf16, pair, align })
 }
 
 /// The golden text of one profile.

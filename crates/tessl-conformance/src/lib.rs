@@ -13,6 +13,8 @@
 //! ```
 
 mod adversarial;
+pub mod attention;
+pub mod cache;
 mod data;
 pub mod elementwise;
 pub mod embed;

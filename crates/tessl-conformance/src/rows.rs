@@ -40,6 +40,8 @@ impl Row {
             Desc::Embed(_) => "embedding",
             Desc::Quant(d) => d.op.name(),
             Desc::QuantEmbed(_) => "quantized_embedding",
+            Desc::Attention(_) | Desc::Combine(_) => "attention",
+            Desc::Cache(d) => d.op.name(),
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -180,6 +182,8 @@ pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
         crate::rope::descs(),
         crate::embed::descs(),
         crate::quant::descs(),
+        crate::attention::descs(),
+        crate::cache::descs(),
     ]
     .into_iter()
     .flatten();

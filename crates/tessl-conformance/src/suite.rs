@@ -91,6 +91,8 @@ impl Suite {
         cases.extend(crate::rope::cases());
         cases.extend(crate::embed::cases());
         cases.extend(crate::quant::cases());
+        cases.extend(crate::attention::cases());
+        cases.extend(crate::cache::cases());
         cases.extend(crate::tensor::cases());
         cases.extend(crate::known::cases());
         cases.extend(crate::adversarial::cases());

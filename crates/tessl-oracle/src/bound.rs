@@ -14,7 +14,7 @@
 //! The epilogue `alpha * acc + beta * c + bias` has at most four roundings, each of at most u times the magnitudes of the
 //! terms; an activation multiplies what came before by its steepest slope and adds its own error; the store rounds once.
 
-use crate::{Activation, Epilogue, Format, glu};
+use crate::{Activation, Epilogue, Format, Key, Scores, glu};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const LAMBDA: f64 = 6.0;
@@ -115,6 +115,42 @@ pub fn softmax(scores: &[f64], errors: &[f64], log: bool) -> Vec<f64> {
 pub fn rope(x0: f64, x1: f64, position: f64, frequency: f64) -> f64 {
     let angle = position.abs() * (frequency * 2f64.powi(-51) + 2f64.powi(-61)) + 2f64.powi(-29);
     (x0.abs() + x1.abs()) * (4.0 * U + angle) + 2f64.powi(-148)
+}
+
+/// Largest errors of one row of attention before the store.
+///
+/// A product of `dim` elements has the error of [`sum`], its score that of [`score`]. The error of a score, the rounding of
+/// its distance from the maximum and 10u of its exponential are relative errors of a weight. While keys pass, the maximum
+/// grows up to once in every two keys of each of four groups, and what has been summed is then multiplied by another
+/// exponential: a relative error of 10u each time, all of them independent, and the roundings of distances that add up to the
+/// range of the scores. The sum of weights has the weighted mean of these errors and [`sum`] of its terms, so has the sum of
+/// values; 8u are for the sink, the division and the last product. Weights below the normal range may be flushed to 0.
+/// Weights of bf16 (`halves`) may be sums of two bf16 numbers: each rounds by 2^-9 of what is left, and 2^-17 covers it.
+pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, halves: bool) -> Vec<f64> {
+    let (n, dim) = (keys.len(), q.len());
+    let t = scores.of(q, keys);
+    let weights = scores.weights(&t);
+    let seen = || t.iter().copied().filter(|t| *t > f64::NEG_INFINITY);
+    let most = seen().chain(scores.sink).fold(f64::NEG_INFINITY, f64::max);
+    let range = seen().map(|t| most - t).fold(0.0, f64::max);
+    let steps = 10.0 * sum(n / 8 + 16);
+    let relative: Vec<f64> = (0..n)
+        .map(|j| {
+            let terms = q.iter().zip(keys[j].k).map(|(q, k)| q * k);
+            let (product, size) = terms.fold((0.0, 0.0), |(p, s), x| (p + x, s + f64::abs(x)));
+            let added = (keys[j].added != 0.0).then_some(keys[j].added).filter(|a| a.is_finite());
+            let error = scores.scale.abs() * sum(dim) * size + score(product, scores.scale, scores.softcap, added);
+            error + U * ((most - t[j]).abs() + range) + steps + 10.0 * U
+        })
+        .map(|x| if x.is_finite() { x } else { 0.0 })
+        .collect();
+    let mean: f64 = weights.iter().zip(&relative).map(|(w, r)| w * r).sum();
+    let common = mean + 2.0 * sum(n) + 8.0 * U + if halves { 2f64.powi(-17) } else { 0.0 };
+    let element = |d: usize| {
+        let terms = weights.iter().zip(&relative).zip(keys);
+        terms.map(|((w, r), key)| (w * (r + common) + 2f64.powi(-125)) * key.v[d].abs()).sum::<f64>()
+    };
+    (0..keys.first().map_or(0, |key| key.v.len())).map(element).collect()
 }
 
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.

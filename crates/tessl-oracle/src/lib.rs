@@ -3,6 +3,7 @@
 //! Everything here is deterministic. Bounds are derived in [`bound`]; nothing is tuned to what a device returns.
 
 mod activation;
+mod attention;
 pub mod bound;
 mod elementwise;
 mod embed;
@@ -19,6 +20,7 @@ mod rope;
 mod sample;
 
 pub use activation::{Activation, erf, erfc};
+pub use attention::{Key, Scores, attention};
 pub use elementwise::{add, mul};
 pub use embed::embedding;
 pub use format::Format;

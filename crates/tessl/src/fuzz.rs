@@ -5,7 +5,9 @@
 //! STRESS_SEED=0xdeadbeef cargo test --release --lib -- --ignored --nocapture gemm_fuzz_deep
 //! ```
 
-use tessl_conformance::fuzz::{Fuzzed, elementwise, embed, gemm, mlp, quant, reduce, rms_norm, rope, seed_from_env};
+use tessl_conformance::fuzz::{
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, quant, reduce, rms_norm, rope, seed_from_env,
+};
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
 // runtime is named through that crate.
@@ -97,6 +99,28 @@ fn embed_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn embed_fuzz_deep() {
     run("embed", 2500, embed);
+}
+
+#[test]
+fn attention_fuzz_quick() {
+    run("attention", 160, attention);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn attention_fuzz_deep() {
+    run("attention", 2500, attention);
+}
+
+#[test]
+fn cache_fuzz_quick() {
+    run("cache", 160, cache);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn cache_fuzz_deep() {
+    run("cache", 2500, cache);
 }
 
 #[test]

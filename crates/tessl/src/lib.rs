@@ -50,6 +50,8 @@
 
 pub mod args;
 pub mod device;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 mod dtype;
 mod error;
 #[cfg(test)]
@@ -67,6 +69,7 @@ mod runtime;
 pub mod stream;
 mod tensor;
 mod transfer;
+mod warm_up;
 
 pub use device::{Device, DeviceInfo, DeviceKind, DeviceProfile, Isa};
 pub use dtype::{DType, Element};

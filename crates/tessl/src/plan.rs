@@ -3,7 +3,10 @@
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, Precision};
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc,
+    RmsNormDesc, RopeDesc,
+};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -31,6 +34,12 @@ pub enum Desc {
     Quant(QuantDesc),
     /// Embedding lookup in a quantised table.
     QuantEmbed(QuantEmbedDesc),
+    /// Attention.
+    Attention(AttentionDesc),
+    /// The second step of an attention whose keys were split.
+    Combine(CombineDesc),
+    /// Storing tokens in caches and putting rings in order.
+    Cache(CacheDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

@@ -407,14 +407,6 @@ impl GpuRuntime {
         Ok(Tensor::new(self, memory, DType::U8, &[bytes], 0))
     }
 
-    /// Plans these problems and compiles their kernels now, so that the first call does not have to.
-    ///
-    /// # Errors
-    /// What planning or compiling reports.
-    pub fn warm_up(&self, problems: &[Desc]) -> Result<()> {
-        problems.iter().try_for_each(|desc| self.prepare(desc).map(|_| ()))
-    }
-
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.inner.memory
     }
@@ -443,6 +435,19 @@ impl GpuRuntime {
             Some(stream) => stream.encode(encoded),
             None => self.encode_default(encoded),
         }
+    }
+
+    /// As [`encode_on`](Self::encode_on), for commands that nothing may come between.
+    pub(crate) fn encode_all_on<const N: usize>(
+        &self,
+        stream: Option<&Stream>,
+        commands: [Encoded<'_>; N],
+    ) -> Result<()> {
+        if let Some(stream) = stream {
+            return stream.encode_all(commands);
+        }
+        commands.iter().try_for_each(|c| refuse_default(self, c.label))?;
+        self.inner.default_stream.encode_all(commands)
     }
 
     /// Waits for the stream that an op goes to; does nothing while that stream captures.

@@ -1,6 +1,7 @@
 //! Measuring, shared by the `tessl` command and the benchmark binaries. docs/benchmarking.md tells the protocol.
 
 mod args;
+mod attention;
 mod data;
 mod limits;
 mod norm;
@@ -11,8 +12,9 @@ mod sweep;
 mod timing;
 
 pub use args::GemmArgs;
+pub use attention::attention_sweep;
 pub use data::{Data, Rotation};
-pub use norm::{NormArgs, norm_sweep};
+pub use norm::{Family, NormArgs, norm_sweep};
 pub use report::{Report, Row};
 pub use serve::serve;
 pub use shapes::{Shape, parse_shapes};

@@ -3,8 +3,8 @@
 use crate::bench::{self, Case, Data, Shape};
 use crate::commands::{devices, doctor};
 use crate::error::{CliError, Result};
-use crate::selfcheck;
 use crate::ui::{self, Paint, Progress};
+use crate::{runtime, selfcheck};
 use std::time::{Duration, Instant};
 use tessl::{DType, Device, GpuRuntime, Precision};
 
@@ -25,7 +25,7 @@ const BAR: u32 = 28;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Show only this device
+    /// Show only this device [default: TESSL_DEVICE, else all present]
     #[arg(long)]
     device: Option<Device>,
 }
@@ -41,18 +41,14 @@ struct Rung {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
-    let all = Device::enumerate();
     ui::out(format_args!("{}\n", Paint::Bold.text(format!("tessl {}", env!("CARGO_PKG_VERSION")))))?;
     ui::out(Paint::Bold.text("Devices"))?;
-    ui::out(devices::listing(&all))?;
-    let usable: Vec<Device> = match &args.device {
-        Some(device) => vec![device.clone()],
-        None => all.iter().filter(|d| d.missing.is_none()).filter_map(|d| d.id.parse().ok()).collect(),
-    };
+    ui::out(devices::listing(&Device::enumerate()))?;
+    let usable = runtime::chosen(args.device.as_ref())?;
     let progress = Progress::new();
     let (mut checked, mut wrong, mut best) = (0, 0, None);
     for (i, device) in usable.iter().enumerate() {
-        let rt = GpuRuntime::with_device(device)?;
+        let rt = runtime::open(Some(device), None)?;
         let left = usable.len() - i;
         #[allow(clippy::cast_precision_loss)]
         let share = CHECKS.min(BUDGET.saturating_sub(begin.elapsed()).as_secs_f64() / 2.0) / left as f64;

@@ -18,7 +18,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return ui::json(&json!({ "schema": 1, "best": Device::best().to_string(), "devices": devices }));
     }
     ui::out(listing(&devices))?;
-    ui::out(format_args!("\ndefault: {} (TESSL_DEVICE or --device choose another)", Device::best()))
+    let default = match std::env::var("TESSL_DEVICE") {
+        Ok(name) if !name.is_empty() => format!("{name}, as TESSL_DEVICE says"),
+        _ => format!("{} (TESSL_DEVICE or --device choose another)", Device::best()),
+    };
+    ui::out(format_args!("\ndefault: {default}"))
 }
 
 /// One line per device.

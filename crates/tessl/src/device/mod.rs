@@ -18,6 +18,7 @@ mod info;
 pub mod metal;
 pub mod null;
 mod profile;
+mod simt;
 
 pub use info::{Device, DeviceInfo, DeviceKind};
 pub use profile::{DeviceProfile, Isa, PROFILES};

@@ -1,5 +1,7 @@
 //! Neural-network operations, one file per family.
 
+mod attention;
+mod cache;
 mod check;
 mod desc;
 mod elementwise;
@@ -10,6 +12,8 @@ mod quant;
 mod reduce;
 mod rope;
 
+pub use attention::{Attention, AttentionDesc, CombineDesc};
+pub use cache::{CacheDesc, CacheOp, KvStore, RingDensify, Start};
 pub use desc::{
     ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
 };

@@ -110,7 +110,7 @@ unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, n: usize) {
 /// `half::bf16::from_f32` without branches, so that loops over it are vectorised.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation)] // The upper half is what is asked for.
-fn bf16_bits(x: f32) -> u16 {
+pub(super) fn bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let nan = (bits >> 16) | 0x40;

@@ -4,7 +4,9 @@
 //! `plan.rs` chooses among them by the tables of `tables/`; the queue runs batches on the thread that submits them, and
 //! kernels share their work with the [`Pool`].
 
+mod attention;
 mod backend;
+mod cache;
 mod call;
 mod convert;
 mod elementwise;

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::gemm::{GemmBackend, GemmDesc, Precision};
 use crate::plan::{Desc, KernelKey, Plan};
 
+mod attention;
 mod nn;
 mod quant;
 
@@ -35,6 +36,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Embed(d) => nn::embed(d, profile.isa),
         Desc::Quant(d) => quant::product(d, profile.isa),
         Desc::QuantEmbed(d) => nn::quant_embed(d, profile.isa),
+        Desc::Attention(d) => attention::attention(d, profile.isa),
+        Desc::Combine(d) => attention::combine(d, profile.isa),
+        Desc::Cache(d) => nn::cache(d, profile.isa),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{elementwise, embed, gemm, mlp, norm, quant, reduce, rope};
+use super::{attention, cache, elementwise, embed, gemm, mlp, norm, quant, reduce, rope};
 use crate::device::Isa;
 
 /// One kernel.
@@ -21,6 +21,8 @@ pub(super) struct Builtin {
 pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
     let products = [gemm::BUILTINS, gemm::NATIVE];
     let others = [
+        attention::BUILTINS,
+        cache::BUILTINS,
         elementwise::BUILTINS,
         elementwise::COPIES,
         embed::BUILTINS,

@@ -5,13 +5,14 @@ use super::tables::{GemmKernel, gemm_rows, wgmma_rows};
 use super::{elf, source};
 use crate::plan::KernelKey;
 use std::path::PathBuf;
+use tessl_conformance::skip::skip;
 
 fn nvrtc(test: &str) -> Option<Nvrtc> {
     let user = std::env::var_os("TESSL_CUDA_LIB").map(PathBuf::from);
     match Nvrtc::load(user.as_deref()) {
         Ok(nvrtc) => Some(nvrtc),
         Err(reason) => {
-            println!("skipped: {test}: no NVRTC ({reason})");
+            skip("nvrtc", test, &format!("no NVRTC ({reason})"));
             None
         }
     }
@@ -41,7 +42,9 @@ fn gemm(stem: &'static str, name: &'static str, tile: u32, stages: u32, layout: 
 
 #[test]
 fn every_row_of_the_gemm_table_compiles_without_spills() {
-    let Some(nvrtc) = nvrtc("gemm table") else { return };
+    let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_row_of_the_gemm_table_compiles_without_spills") else {
+        return;
+    };
     // Every row once with the fast copies, on the oldest and the newest target; layouts and copies take turns.
     for (i, row) in (0u32..).zip(gemm_rows()) {
         for (turn, sm) in [(0, 80), (1, 90)] {
@@ -57,7 +60,11 @@ fn every_row_of_the_gemm_table_compiles_without_spills() {
 
 #[test]
 fn every_row_of_the_wgmma_table_compiles_without_spills_or_serialisation() {
-    let Some(nvrtc) = nvrtc("wgmma table") else { return };
+    let Some(nvrtc) =
+        nvrtc("device::cuda::compile_tests::every_row_of_the_wgmma_table_compiles_without_spills_or_serialisation")
+    else {
+        return;
+    };
     let entries = ["bf16_bf16", "f16_f32", "bf16_f32", "f16_f16", "f16_bf16", "bf16_f16"];
     // Layouts, types and alignments of C take turns: all of them for the large tile, some for the others.
     for (i, row) in (0u32..).zip(wgmma_rows()) {
@@ -82,7 +89,7 @@ fn every_row_of_the_wgmma_table_compiles_without_spills_or_serialisation() {
 
 #[test]
 fn every_gemm_entry_and_the_norms_compile() {
-    let Some(nvrtc) = nvrtc("entries") else { return };
+    let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_gemm_entry_and_the_norms_compile") else { return };
     let mma = ["bf16_f32", "bf16_bf16", "bf16_f16", "f16_f32", "f16_f16", "f16_bf16"].map(|t| format!("gemm_mma_{t}"));
     for name in mma {
         let key = gemm("gemm_mma", "", 3, 2, 3, [16, 8]);
@@ -101,8 +108,10 @@ fn every_gemm_entry_and_the_norms_compile() {
 
 #[test]
 fn every_file_of_row_kernels_compiles() {
-    let Some(nvrtc) = nvrtc("row kernels") else { return };
+    let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_file_of_row_kernels_compiles") else { return };
     let kernels = [
+        ("attention", "attention_tiles_bf16_128"),
+        ("cache", "kv_store_16"),
         ("elementwise", "add_bf16"),
         ("embed", "embedding_bf16"),
         ("mlp", "glu_bf16"),
@@ -125,7 +134,11 @@ fn every_quantised_format_compiles() {
 
 #[test]
 fn an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line() {
-    let Some(nvrtc) = nvrtc("error log") else { return };
+    let Some(nvrtc) =
+        nvrtc("device::cuda::compile_tests::an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line")
+    else {
+        return;
+    };
     let text = "\n\n#include \"tessl.h\"\nKERNEL(f, 32, OUT(float, y, 0)) { *y = oops; }\n";
     let prelude = source::prelude();
     let options = source::options(80, &KernelKey::builtin("user", ""), false);

@@ -1,17 +1,18 @@
-//! The device itself, through the public API. Each test says `skipped:` where there is none.
+//! The device itself, through the public API. Each test counts as skipped where there is none.
 
 use super::tables::{GemmKernel, gemm_rows};
 use crate::gemm::{Gemm, GemmBackend};
 use crate::nn::RmsNorm;
 use crate::{Activation, BufferKind, DType, Device, Element, Error, GpuRuntime, Library, Tensor};
 use half::{bf16, f16};
+use tessl_conformance::skip::skip;
 
-/// The first device, or a line that says why not.
+/// The first device, or a skip that is counted.
 pub(super) fn runtime(test: &str) -> Option<GpuRuntime> {
     match GpuRuntime::with_device(&Device::cuda(0)) {
         Ok(rt) => Some(rt),
         Err(error @ Error::Unavailable(_)) => {
-            println!("skipped: {test}: {error}");
+            skip("cuda", test, &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
@@ -112,7 +113,7 @@ pub(super) fn check_gemm<I: Float, O: Float>(rt: &GpuRuntime, [m, n, k]: [usize;
 
 #[test]
 fn copies_and_fills_reach_every_byte() {
-    let Some(rt) = runtime("copies") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::copies_and_fills_reach_every_byte") else { return };
     let data: Vec<f32> = pattern(3, 1000 * 33).collect();
     let t = rt.from_slice(&data, &[1000, 33]).unwrap();
     assert_eq!(t.read::<f32>().unwrap(), data);
@@ -134,7 +135,7 @@ fn copies_and_fills_reach_every_byte() {
 
 #[test]
 fn every_gemm_row_is_exact_in_every_layout() {
-    let Some(rt) = runtime("gemm rows") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::every_gemm_row_is_exact_in_every_layout") else { return };
     let cores = rt.profile().cores as usize;
     for row in gemm_rows().iter().filter(|r| r.shared_bytes() <= rt.profile().shared_bytes) {
         let [tm, tn, tk] = row.tile.map(|t| t as usize);
@@ -157,7 +158,7 @@ fn every_gemm_row_is_exact_in_every_layout() {
 
 #[test]
 fn small_and_odd_gemms_are_exact() {
-    let Some(rt) = runtime("small gemms") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::small_and_odd_gemms_are_exact") else { return };
     for [m, n, k] in [[1, 1, 1], [1, 37, 5], [3, 2, 300], [31, 33, 63], [32, 32, 64], [33, 31, 65], [65, 129, 16]] {
         for layout in 0..4 {
             check_gemm::<bf16, f32>(&rt, [m, n, k], layout, 0);
@@ -170,7 +171,7 @@ fn small_and_odd_gemms_are_exact() {
 
 #[test]
 fn aligned_gemms_take_the_wide_copies() {
-    let Some(rt) = runtime("aligned gemms") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::aligned_gemms_take_the_wide_copies") else { return };
     for layout in 0..4 {
         check_gemm::<bf16, bf16>(&rt, [256, 192, 128], layout, 0);
         check_gemm::<bf16, bf16>(&rt, [2048, 2048, 192], layout, 0);
@@ -180,7 +181,7 @@ fn aligned_gemms_take_the_wide_copies() {
 
 #[test]
 fn epilogue_order_and_edge_cases() {
-    let Some(rt) = runtime("epilogue") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::epilogue_order_and_edge_cases") else { return };
     let (m, n, k) = (70usize, 45usize, 20usize);
     let a = Matrix::new::<f16>(&rt, 1, [m, k], true, 0);
     let b = Matrix::new::<f16>(&rt, 2, [k, n], false, 0);
@@ -209,7 +210,9 @@ fn epilogue_order_and_edge_cases() {
 
 #[test]
 fn norms_are_within_their_bound_and_repeat_bit_for_bit() {
-    let Some(rt) = runtime("norm") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::norms_are_within_their_bound_and_repeat_bit_for_bit") else {
+        return;
+    };
     for (rows, n) in [(1usize, 8usize), (7, 4096), (300, 1003), (2000, 64)] {
         let x: Vec<f32> = pattern(6, rows * n).map(|v| v + 0.25).collect();
         let w: Vec<f32> = pattern(7, n).collect();
@@ -233,7 +236,7 @@ fn norms_are_within_their_bound_and_repeat_bit_for_bit() {
 
 #[test]
 fn a_replayed_graph_equals_live_encoding() {
-    let Some(rt) = runtime("graph") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::a_replayed_graph_equals_live_encoding") else { return };
     let n = 192;
     let a = Matrix::new::<bf16>(&rt, 1, [n, n], true, 0);
     let w = rt.from_slice(&vec![bf16::ONE; n], &[n]).unwrap();
@@ -265,7 +268,7 @@ fn a_replayed_graph_equals_live_encoding() {
 
 #[test]
 fn streams_wait_for_each_other_s_data() {
-    let Some(rt) = runtime("streams") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::streams_wait_for_each_other_s_data") else { return };
     let n = 512;
     let a = Matrix::new::<f32>(&rt, 1, [n, n], true, 0);
     let (b, c) = (rt.alloc_tensor_f32(&[n, n]).unwrap(), rt.alloc_tensor_f32(&[n, n]).unwrap());
@@ -310,7 +313,10 @@ struct Args {
 
 #[test]
 fn a_caller_s_kernels_run_report_faults_and_keep_their_names() {
-    let Some(rt) = runtime("user kernels") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::a_caller_s_kernels_run_report_faults_and_keep_their_names")
+    else {
+        return;
+    };
     rt.add_library(Library::cuda_source("mine", USER)).unwrap();
     assert!(matches!(rt.add_library(Library::cuda_source("mine", USER)), Err(Error::Name { .. })));
     assert!(matches!(rt.add_library(Library::cuda_source("other", USER)), Err(Error::Name { .. })));
@@ -348,7 +354,11 @@ fn a_caller_s_kernels_run_report_faults_and_keep_their_names() {
 
 #[test]
 fn an_allocation_that_cannot_be_is_typed_and_leaves_the_device_usable() {
-    let Some(rt) = runtime("out of memory") else { return };
+    let Some(rt) =
+        runtime("device::cuda::device_tests::an_allocation_that_cannot_be_is_typed_and_leaves_the_device_usable")
+    else {
+        return;
+    };
     let bytes = usize::try_from(rt.info().memory_bytes).unwrap();
     let error = rt.alloc_tensor_f32(&[bytes]).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. } | Error::TooLarge { .. }), "{error}");
@@ -359,7 +369,9 @@ fn an_allocation_that_cannot_be_is_typed_and_leaves_the_device_usable() {
 #[test]
 #[ignore = "ends the CUDA context of the process; run alone"]
 fn a_lost_context_is_a_runtime_error_and_nobody_hangs() {
-    let Some(rt) = runtime("lost context") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::a_lost_context_is_a_runtime_error_and_nobody_hangs") else {
+        return;
+    };
     rt.add_library(Library::cuda_source("mine", USER)).unwrap();
     let astray = rt.kernel("mine", "astray").unwrap();
     let y = rt.alloc_tensor_f32(&[32]).unwrap();
@@ -376,7 +388,7 @@ fn a_lost_context_is_a_runtime_error_and_nobody_hangs() {
 /// Not a benchmark: one number to see that nothing is badly wrong.
 #[test]
 fn rates_are_printed() {
-    let Some(rt) = runtime("rates") else { return };
+    let Some(rt) = runtime("device::cuda::device_tests::rates_are_printed") else { return };
     for n in [1024usize, 2048, 4096, 8192] {
         let make = |seed| {
             let data: Vec<bf16> = pattern(seed, n * n).map(bf16::from_f32).collect();

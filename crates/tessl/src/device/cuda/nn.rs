@@ -6,7 +6,9 @@ use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    CacheDesc, ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+};
 use crate::plan::{KernelKey, Plan};
 
 pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
@@ -83,6 +85,13 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
     let blocks = u32::try_from(desc.rows.saturating_mul(vectors).div_ceil(ROW_THREADS.into())).unwrap_or(u32::MAX);
     let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.output)).constant("FORMAT", desc.format.number());
     Ok(plan(kernel.constant("VEC16", row.vec16), [1, 32, 1], blocks, row, profile))
+}
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let vectors = |width| desc.vectors(width).into();
+    vectors_of(op, KernelKey::builtin("cache", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
 }
 
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.

@@ -3,7 +3,7 @@
 use super::nn;
 use super::tables::{GemmKernel, GemmRow, gemm_rows};
 use super::wgmma;
-use crate::device::DeviceProfile;
+use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Layout, Precision};
@@ -29,6 +29,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Embed(desc) => nn::embed(desc, profile),
         Desc::Quant(desc) => nn::quant(desc, profile),
         Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
+        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Combine(desc) => simt::combine(desc, profile),
+        Desc::Cache(desc) => nn::cache(desc, profile),
     }
 }
 

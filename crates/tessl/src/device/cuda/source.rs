@@ -51,6 +51,13 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/elementwise.metal"),
     },
+    Module {
+        stem: "attention",
+        file: "attention.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/attention.metal"),
+    },
+    Module { stem: "cache", file: "cache.metal", extra: &[], text: include_str!("../../../kernels/simt/cache.metal") },
     Module { stem: "embed", file: "embed.metal", extra: &[], text: include_str!("../../../kernels/simt/embed.metal") },
     Module { stem: "rope", file: "rope.metal", extra: &[], text: include_str!("../../../kernels/simt/rope.metal") },
     Module { stem: "mlp", file: "mlp.metal", extra: &[], text: include_str!("../../../kernels/simt/mlp.metal") },
@@ -111,7 +118,7 @@ pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> 
         .collect();
     options.extend(key.constants.iter().map(|(name, value)| format!("-DFC_{name}={value}")));
     if one_entry {
-        options.push(format!("-DENTRY_{}", key.name));
+        options.extend(["-DONE_ENTRY".to_owned(), format!("-DENTRY_{}", key.name)]);
     }
     options
 }

@@ -6,12 +6,13 @@ use crate::plan::{Desc, Plan, candidates};
 use crate::{Activation, GpuRuntime, Tensor};
 use half::{bf16, f16};
 use std::fmt::Debug;
+use tessl_conformance::skip::skip;
 
 /// The device, where it has this kernel.
 fn hopper(test: &str) -> Option<GpuRuntime> {
     let rt = runtime(test)?;
     if !rt.profile().tensor_ops {
-        println!("skipped: {test}: {} has no wgmma", rt.profile().name);
+        skip("hopper", test, &format!("{} has no wgmma", rt.profile().name));
         return None;
     }
     Some(rt)
@@ -134,7 +135,9 @@ fn check_rows<I: Float, O: Float + PartialEq + Debug>(
 
 /// Sizes around every tile, fewer and more tiles than one, short and long k.
 fn ragged(layout: usize) -> usize {
-    let Some(rt) = hopper("wgmma ragged") else { return 0 };
+    let name = ["tt", "nt", "tn", "nn"][layout];
+    let test = format!("device::cuda::wgmma_tests::ragged_sizes_are_exact_on_every_row_{name}");
+    let Some(rt) = hopper(&test) else { return 0 };
     let mut ran = 0;
     for d in [-2isize, -1, 0, 1, 2] {
         let near = |n: usize| n.checked_add_signed(d).unwrap();
@@ -151,7 +154,7 @@ fn ragged(layout: usize) -> usize {
             ran += check_rows::<f16, f32>(&rt, shape, layout, false, [0, 0]);
         }
     }
-    println!("layout {layout}: {ran} products");
+    println!("layout {name}: {ran} products");
     ran
 }
 
@@ -177,7 +180,7 @@ fn ragged_sizes_are_exact_on_every_row_nn() {
 
 #[test]
 fn every_pair_of_types_is_exact() {
-    let Some(rt) = hopper("wgmma types") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::every_pair_of_types_is_exact") else { return };
     for (wide, shape) in [(true, [130, 200, 264]), (false, [190, 97, 72])] {
         check_rows::<bf16, f32>(&rt, shape, 3, wide, [0, 0]);
         check_rows::<bf16, f16>(&rt, shape, 3, wide, [0, 0]);
@@ -188,7 +191,7 @@ fn every_pair_of_types_is_exact() {
 
 #[test]
 fn batches_and_shared_operands_are_exact() {
-    let Some(rt) = hopper("wgmma batches") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::batches_and_shared_operands_are_exact") else { return };
     for layout in [1, 2] {
         for batches in [[5, 5], [5, 0], [0, 5], [3, 1]] {
             check_rows::<bf16, bf16>(&rt, [70, 136, 200], layout, true, batches);
@@ -216,7 +219,7 @@ fn batches_and_shared_operands_are_exact() {
 
 #[test]
 fn large_products_walk_over_many_tiles() {
-    let Some(rt) = hopper("wgmma large") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::large_products_walk_over_many_tiles") else { return };
     for layout in 0..4 {
         check_gemm::<bf16, bf16>(&rt, [4096, 4096, 192], layout, 0);
         check_gemm::<bf16, f32>(&rt, [8192, 768, 320], layout, 8);
@@ -265,7 +268,7 @@ fn epilogues_equal_those_of_the_portable_kernel() {
             }
         }
     }
-    let Some(rt) = hopper("wgmma epilogues") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::epilogues_equal_those_of_the_portable_kernel") else { return };
     for k in [72, 2048] {
         check::<f32>(&rt, true, k);
         check::<bf16>(&rt, true, k);
@@ -275,7 +278,7 @@ fn epilogues_equal_those_of_the_portable_kernel() {
 
 #[test]
 fn a_column_major_result_has_its_bias_along_rows() {
-    let Some(rt) = hopper("wgmma row bias") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::a_column_major_result_has_its_bias_along_rows") else { return };
     let (m, n, k) = (72usize, 144usize, 2056usize);
     let a = Operand::new::<f16>(&rt, 1, 0, [m, k], true);
     let b = Operand::new::<f16>(&rt, 2, 0, [k, n], true);
@@ -296,7 +299,7 @@ fn a_column_major_result_has_its_bias_along_rows() {
 
 #[test]
 fn nan_reaches_its_row_and_nothing_else() {
-    let Some(rt) = hopper("wgmma nan") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::nan_reaches_its_row_and_nothing_else") else { return };
     let (m, n, k) = (130usize, 264usize, 2048usize);
     let mut data: Vec<bf16> = pattern(1, m * k).map(bf16::from_f32).collect();
     data[129 * k + k - 1] = bf16::NAN;
@@ -318,7 +321,7 @@ fn uneven(seed: usize, n: usize) -> Vec<bf16> {
 
 #[test]
 fn two_hundred_runs_give_the_same_bits() {
-    let Some(rt) = hopper("wgmma repeats") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::two_hundred_runs_give_the_same_bits") else { return };
     for [m, n, k] in [[1000usize, 1544usize, 1000usize], [200, 136, 4104]] {
         let a = rt.from_slice(&uneven(1, m * k), &[m, k]).unwrap();
         let b = rt.from_slice(&uneven(2, k * n), &[k, n]).unwrap();
@@ -340,7 +343,7 @@ fn two_hundred_runs_give_the_same_bits() {
 
 #[test]
 fn a_graph_of_every_row_equals_live_encoding() {
-    let Some(rt) = hopper("wgmma graph") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::a_graph_of_every_row_equals_live_encoding") else { return };
     let n = 520;
     let a = rt.from_slice(&uneven(1, n * n), &[n, n]).unwrap();
     let b = rt.from_slice(&uneven(2, n * n), &[n, n]).unwrap();
@@ -370,7 +373,10 @@ fn a_graph_of_every_row_equals_live_encoding() {
 
 #[test]
 fn operands_off_16_bytes_take_the_slower_kernel_and_are_exact() {
-    let Some(rt) = hopper("wgmma unaligned") else { return };
+    let Some(rt) = hopper("device::cuda::wgmma_tests::operands_off_16_bytes_take_the_slower_kernel_and_are_exact")
+    else {
+        return;
+    };
     for layout in 0..4 {
         check_gemm::<bf16, bf16>(&rt, [200, 136, 72], layout, 1);
         check_gemm::<f16, f32>(&rt, [131, 257, 65], layout, 4);

@@ -3,7 +3,9 @@
 use crate::device::DeviceProfile;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    CacheDesc, ElementwiseDesc, EmbedDesc, MlpDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+};
 use crate::plan::{KernelKey, Plan};
 
 /// Threads of a threadgroup, as in the kernels.
@@ -74,6 +76,12 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
     let reason = if vec { "32 weights a thread, 16-byte accesses" } else { "32 weights a thread" };
     let groups = desc.rows.saturating_mul(u64::from(desc.n / 32)).div_ceil(THREADS.into());
     Ok(plan(kernel, [1, 32, 1], groups, vec, reason, profile))
+}
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
+    let (kernel, size) = (KernelKey::builtin("cache", name), desc.dtype.size());
+    Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
 }
 
 /// One threadgroup a row.

@@ -2,7 +2,7 @@
 
 use super::nn;
 use super::tables::gemm_rows;
-use crate::device::DeviceProfile;
+use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Precision};
@@ -23,6 +23,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Embed(desc) => nn::embed(desc, profile),
         Desc::Quant(desc) => nn::quant(desc, profile),
         Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
+        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Combine(desc) => simt::combine(desc, profile),
+        Desc::Cache(desc) => nn::cache(desc, profile),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use std::arch::asm;
 
 /// bf16 on AMX.
-pub(super) struct AmxTile;
+pub(in super::super) struct AmxTile;
 
 /// Steps of one tile product.
 const STEP: usize = 32;

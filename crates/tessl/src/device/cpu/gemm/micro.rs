@@ -6,28 +6,28 @@ use std::marker::PhantomData;
 
 /// Which operand a panel belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in super::super) enum Side {
     A,
     B,
 }
 
 /// A range of lanes and steps of an operand, and where its panel goes.
 #[derive(Clone, Copy)]
-pub(super) struct Panel {
-    pub(super) source: Source,
-    pub(super) side: Side,
-    pub(super) first_lane: usize,
-    pub(super) lanes: usize,
-    pub(super) first_step: usize,
-    pub(super) steps: usize,
-    pub(super) dst: *mut u8,
+pub(in super::super) struct Panel {
+    pub(in super::super) source: Source,
+    pub(in super::super) side: Side,
+    pub(in super::super) first_lane: usize,
+    pub(in super::super) lanes: usize,
+    pub(in super::super) first_step: usize,
+    pub(in super::super) steps: usize,
+    pub(in super::super) dst: *mut u8,
 }
 
 /// A tile kernel, with the packing that it needs.
 ///
 /// # Safety of all functions
 /// The processor has the instruction set; pointers are valid for a whole panel or tile.
-pub(super) trait Micro: 'static {
+pub(in super::super) trait Micro: 'static {
     /// The instruction set of packing and epilogue.
     type S: Simd;
     /// Rows of a tile.
@@ -55,19 +55,19 @@ pub(super) trait Micro: 'static {
 }
 
 /// f32 products on vectors of `S`: `ROWS` rows by `VECS` vectors.
-pub(super) struct F32<S, const ROWS: usize, const VECS: usize>(PhantomData<S>);
+pub(in super::super) struct F32<S, const ROWS: usize, const VECS: usize>(PhantomData<S>);
 
 /// The slow twin.
-pub(super) type ScalarTile = F32<Scalar, 4, 2>;
+pub(in super::super) type ScalarTile = F32<Scalar, 4, 2>;
 /// 24 sums, 3 columns and one broadcast of 32 registers.
 #[cfg(target_arch = "aarch64")]
-pub(super) type NeonTile = F32<super::super::simd::Neon, 8, 3>;
+pub(in super::super) type NeonTile = F32<super::super::simd::Neon, 8, 3>;
 /// 12 sums, 2 columns and one broadcast of 16 registers.
 #[cfg(target_arch = "x86_64")]
-pub(super) type Avx2Tile = F32<super::super::simd::Avx2, 6, 2>;
+pub(in super::super) type Avx2Tile = F32<super::super::simd::Avx2, 6, 2>;
 /// 24 sums, 2 columns and broadcasts of 32 registers.
 #[cfg(target_arch = "x86_64")]
-pub(super) type Avx512Tile = F32<super::super::simd::Avx512, 12, 2>;
+pub(in super::super) type Avx512Tile = F32<super::super::simd::Avx512, 12, 2>;
 
 impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS> {
     type S = S;

@@ -6,12 +6,12 @@
 
 pub(super) mod activation;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(super) mod amx;
 mod driver;
 mod epilogue;
-mod micro;
+pub(super) mod micro;
 mod operands;
-mod pack;
+pub(super) mod pack;
 pub(super) mod small;
 #[cfg(test)]
 mod tests;

@@ -10,13 +10,13 @@ use crate::dtype::DType;
 
 /// One operand seen from its panels.
 #[derive(Clone, Copy)]
-pub(super) struct Source {
-    pub(super) ptr: *const u8,
-    pub(super) dtype: DType,
+pub(in super::super) struct Source {
+    pub(in super::super) ptr: *const u8,
+    pub(in super::super) dtype: DType,
     /// Elements from one lane to the next (between rows of A, between columns of B).
-    pub(super) lane: usize,
+    pub(in super::super) lane: usize,
     /// Elements from one step along k to the next.
-    pub(super) step: usize,
+    pub(in super::super) step: usize,
 }
 
 // SAFETY: only read.
@@ -28,24 +28,24 @@ impl Source {
     /// # Safety
     /// The element is inside the operand, or one lane or step behind it.
     #[inline(always)]
-    pub(super) unsafe fn at(&self, lane: usize, step: usize) -> *const u8 {
+    pub(in super::super) unsafe fn at(&self, lane: usize, step: usize) -> *const u8 {
         self.ptr.wrapping_add((lane * self.lane + step * self.step) * self.dtype.size())
     }
 }
 
 /// Packs one panel of f32: `dst[s * width + l]`.
-pub(super) struct PackF32 {
-    pub(super) source: Source,
-    pub(super) first_lane: usize,
-    pub(super) lanes: usize,
-    pub(super) first_step: usize,
-    pub(super) steps: usize,
-    pub(super) width: usize,
-    pub(super) dst: *mut f32,
+pub(in super::super) struct PackF32 {
+    pub(in super::super) source: Source,
+    pub(in super::super) first_lane: usize,
+    pub(in super::super) lanes: usize,
+    pub(in super::super) first_step: usize,
+    pub(in super::super) steps: usize,
+    pub(in super::super) width: usize,
+    pub(in super::super) dst: *mut f32,
 }
 
 /// Steps that are fetched ahead.
-pub(super) const AHEAD: usize = 16;
+pub(in super::super) const AHEAD: usize = 16;
 /// Steps that are widened before they are transposed.
 const RUN: usize = 64;
 /// Lanes of the widest panel.
@@ -98,7 +98,7 @@ impl Task for PackF32 {
 /// # Safety
 /// `src` has `lanes` rows of `steps` words, `from` apart; `dst` has `steps * width` words.
 #[inline(always)]
-pub(super) unsafe fn transpose<S: Simd>(
+pub(in super::super) unsafe fn transpose<S: Simd>(
     src: *const u32,
     from: usize,
     lanes: usize,

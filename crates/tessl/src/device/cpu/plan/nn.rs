@@ -6,7 +6,7 @@ use crate::device::cpu::{norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{CacheDesc, ElementwiseDesc, EmbedDesc, MlpDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc};
 use crate::plan::{KernelKey, Plan};
 
 const ROWS: &str = "rows: chunks of about 16 Ki elements";
@@ -44,6 +44,11 @@ pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
     }
     let name = format!("quantized_embedding_{}_{}", d.format.code(), d.output);
     Ok(map("quant", &name, isa, d.rows, d.n))
+}
+
+pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(map("cache", &name, isa, d.rows, d.n))
 }
 
 pub(super) fn mlp(d: &MlpDesc, isa: Isa) -> Result<Plan> {

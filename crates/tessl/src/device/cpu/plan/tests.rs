@@ -6,7 +6,8 @@ use crate::device::cpu::tables::{Axis, PROFILES, Threshold};
 use crate::dtype::DType;
 use crate::gemm::{Activation, Bias, Factor, Layout};
 use crate::nn::{
-    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    AttentionDesc, CacheDesc, CacheOp, ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp,
+    RmsNormDesc, RopeDesc, RopeStyle,
 };
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -146,6 +147,13 @@ fn row_kernels() -> Vec<Desc> {
             all.push(Desc::Rope(RopeDesc { rows: 3, n: 64, dims: 64, style, dtype, align: 7 }));
         }
         all.push(Desc::Embed(EmbedDesc { rows: 3, n: 5, dtype, align: 7 }));
+        for op in CacheOp::ALL {
+            all.push(Desc::Cache(CacheDesc { op, rows: 3, n: 5, dtype, pair: false, align: 7 }));
+        }
+        for queries in [1, 64] {
+            let d = AttentionDesc { dtype, ..attention_of(queries, 4096) };
+            all.extend([Desc::Combine(d.combine(2)), Desc::Attention(d)]);
+        }
     }
     for (op, (input, output)) in ElementwiseOp::ALL
         .into_iter()
@@ -165,6 +173,43 @@ fn row_kernels() -> Vec<Desc> {
         }
     }
     all
+}
+
+fn attention_of(queries: u32, keys: u32) -> AttentionDesc {
+    AttentionDesc {
+        sequences: 1,
+        queries,
+        keys,
+        heads: 8,
+        kv_heads: 2,
+        dim: 64,
+        dtype: DType::F32,
+        causal: true,
+        window: false,
+        packed: false,
+        page: 0,
+        mask: None,
+        align: 7,
+    }
+}
+
+#[test]
+fn attention_takes_its_rows_at_their_thresholds_and_splits_long_keys() {
+    use crate::device::cpu::tables::{AttentionRow, attention_rows};
+    for profile in PROFILES {
+        let of = |queries, keys| plan(&Desc::Attention(attention_of(queries, keys)), profile).expect("supported");
+        let mine = |r: &&AttentionRow| r.only.is_none_or(|(isa, _)| isa == profile.isa);
+        for row in attention_rows().iter().filter(|r| r.min_queries > 0).filter(mine) {
+            let (t, dtype) = (row.min_queries, row.only.map_or(DType::F32, |only| only.1));
+            let d = |queries| Desc::Attention(AttentionDesc { dtype, ..attention_of(queries, 64) });
+            let taken = [t - 1, t, t + 1].map(|q| plan(&d(q), profile).expect("supported").reason == row.reason);
+            assert_eq!(taken, [false, true, true], "{}", profile.name);
+        }
+        assert_eq!([0, 255, 511, 512, 1 << 20].map(|keys| of(1, keys).split), [1, 1, 1, 2, 8]);
+        assert_eq!(of(64, 1 << 20).split, 1);
+        let packed = AttentionDesc { packed: true, ..attention_of(1, 1 << 20) };
+        assert_eq!(plan(&Desc::Attention(packed), profile).expect("supported").split, 1);
+    }
 }
 
 #[test]

@@ -1,0 +1,13 @@
+//! Decoder-only language models on tessl: a model file goes in, tokens come out.
+//!
+//! A consumer of the public API, and nothing else: what it needs and tessl lacks is a gap in tessl.
+
+mod config;
+mod error;
+pub mod file;
+mod tokenizer;
+
+pub use config::{Architecture, ModelConfig, RopeScaling};
+pub use error::{LlmError, Result};
+pub use file::WeightFile;
+pub use tokenizer::{TokenStream, Tokenizer};
