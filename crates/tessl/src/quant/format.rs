@@ -64,8 +64,6 @@ pub enum QLayout {
     /// As files have them: one row of the matrix after the other.
     #[default]
     Rows,
-    /// Sixteen rows side by side, codes and factors apart; see [`QTensor::repack`](crate::QTensor::repack).
-    Rows16,
 }
 
 impl QLayout {
@@ -73,7 +71,6 @@ impl QLayout {
     pub const fn name(self) -> &'static str {
         match self {
             QLayout::Rows => "rows",
-            QLayout::Rows16 => "rows16",
         }
     }
 }
