@@ -5,6 +5,7 @@
 mod activation;
 mod attention;
 pub mod bound;
+mod cache;
 mod elementwise;
 mod embed;
 mod format;
@@ -21,6 +22,7 @@ mod sample;
 
 pub use activation::{Activation, erf, erfc};
 pub use attention::{Key, Scores, attention};
+pub use cache::{paged_row, slot};
 pub use elementwise::{add, mul};
 pub use embed::embedding;
 pub use format::Format;

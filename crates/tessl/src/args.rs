@@ -453,6 +453,21 @@ args! {
         /// Nothing; keeps the size a multiple of 8.
         unused: u32,
     }
+    /// Rows of equal width copied or filled, in units of 1, 4 or 16 bytes.
+    struct TransferArgs {
+        /// Units from one row of the source to the next.
+        from_pitch: u64,
+        /// Units from one row of the target to the next.
+        to_pitch: u64,
+        /// Units of a row.
+        width: u64,
+        /// Units in all.
+        total: u64,
+        /// Threadgroups launched; threads walk over the units.
+        groups: u32,
+        /// What is filled in.
+        value: u32,
+    }
     /// `y = act(x W^T + bias) + residual`, W quantised: one matrix, two (gated), or three with an output each.
     struct QuantArgs {
         /// Stride between rows of x.
