@@ -6,6 +6,7 @@ mod norms;
 mod ops;
 mod positions;
 mod products;
+mod quant;
 mod rowwise;
 mod sampling;
 mod state;
@@ -176,6 +177,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("rows_by_id", "scatter_rows", movement::rows),
         case("top_k", "top_k", sampling::top_k),
         case("sample", "sample", sampling::sample),
+        case("quantized_matmul", "quantized_matmul", quant::matmul),
+        case("quantized_glu_qkv", "quantized_glu", quant::glu_and_qkv),
+        case("quantized_embedding", "quantized_embedding", quant::embedding),
         case("attention", "attention", caches::attention),
         case("kv_store", "kv_store", caches::kv_store),
         case("ring_densify", "ring_densify", caches::ring_densify),

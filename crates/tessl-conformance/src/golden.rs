@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
     AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
-    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
-    SampleDesc, TopKDesc,
+    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc,
+    ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{
     Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, PackDesc, Precision,
+    QFormat, QLayout,
 };
 
 #[derive(Serialize)]
@@ -172,7 +173,50 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
+    all.extend(quantised());
     all
+}
+
+fn quantised() -> Vec<(&'static str, Desc)> {
+    let product = |op: QuantOp, m, k, format: QFormat, input| {
+        let n =
+            std::array::from_fn(|i| if i < op.weights() { 4096 >> if op == QuantOp::Qkv { i } else { 0 } } else { 0 });
+        Desc::Quant(QuantDesc {
+            op,
+            m,
+            n,
+            k,
+            format,
+            layout: QLayout::Rows,
+            factors: (format.factors() > 0).then_some(DType::F16),
+            input,
+            output: input,
+            activation: Activation::None,
+            bias: false,
+            residual: false,
+            align: 7,
+        })
+    };
+    let affine = QFormat::Affine { bits: 4, group: 64 };
+    let table = QuantEmbedDesc {
+        rows: 2048,
+        n: 4096,
+        format: QFormat::Q6K,
+        layout: QLayout::Rows,
+        factors: None,
+        output: DType::Bf16,
+        align: 7,
+    };
+    vec![
+        ("quantized decode", product(QuantOp::Matmul, 1, 4096, affine, DType::Bf16)),
+        ("quantized 16 rows", product(QuantOp::Matmul, 16, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized 17 rows", product(QuantOp::Matmul, 17, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized prefill", product(QuantOp::Matmul, 512, 14336, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu", product(QuantOp::Glu, 1, 4096, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu prefill", product(QuantOp::Glu, 512, 4096, QFormat::Q8_0, DType::F16)),
+        ("quantized qkv", product(QuantOp::Qkv, 1, 4096, QFormat::Q6K, DType::F32)),
+        ("quantized embedding", Desc::QuantEmbed(table)),
+    ]
 }
 
 fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> AttentionDesc {

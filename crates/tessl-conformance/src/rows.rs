@@ -46,6 +46,8 @@ impl Row {
             Desc::Movement(d) => d.op.name(),
             Desc::TopK(_) => "top_k",
             Desc::Sample(_) => "sample",
+            Desc::Quant(d) => d.op.name(),
+            Desc::QuantEmbed(_) => "quantized_embedding",
             Desc::Attention(_) | Desc::Combine(_) => "attention",
             Desc::Cache(d) => d.op.name(),
             _ => "other",
@@ -200,6 +202,7 @@ pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
         crate::embed::descs(),
         crate::sample::descs(),
         pack_descs(),
+        crate::quant::descs(),
         crate::attention::descs(),
         crate::cache::descs(),
     ]

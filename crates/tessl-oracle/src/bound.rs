@@ -102,6 +102,13 @@ pub fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
     if error == 0.0 { 0.0 } else { error + U * (glu(activation, gate, up).abs() + error) + 2f64.powi(-149) }
 }
 
+/// Largest error of `sum_k x_k w_k` with quantised weights `w = product + offset`, before the epilogue: `magnitude` is
+/// `sum_k |x_k| (|product_k| + |offset_k|)`. A weight has up to three roundings (the scale of a sub-block, its product, its sum);
+/// one more, of relative size `rounded`, where a kernel stores weights in the type of x. Then the sum.
+pub fn quant(k: usize, magnitude: f64, rounded: f64) -> f64 {
+    magnitude * (sum(k) + 3.0 * U + rounded) + 2f64.powi(-148)
+}
+
 /// Largest error of one rounding to f32 of a result whose exact value is `y`.
 pub fn rounding(y: f64) -> f64 {
     U * y.abs() + 2f64.powi(-150)

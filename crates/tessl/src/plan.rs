@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{
     AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
-    QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -42,6 +42,10 @@ pub enum Desc {
     TopK(TopKDesc),
     /// Tokens from logits.
     Sample(SampleDesc),
+    /// Products with quantised weights.
+    Quant(QuantDesc),
+    /// Embedding lookup in a quantised table.
+    QuantEmbed(QuantEmbedDesc),
     /// Attention.
     Attention(AttentionDesc),
     /// The second step of an attention whose keys were split.

@@ -14,6 +14,7 @@ use crate::plan::{Desc, KernelKey, Plan};
 
 mod attention;
 mod nn;
+mod quant;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
 const SCRATCH: u64 = 32 << 20;
@@ -43,6 +44,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Movement(d) => nn::movement(d, profile.isa),
         Desc::TopK(d) => nn::top_k(d, profile.isa),
         Desc::Sample(d) => nn::sample(d, profile.isa),
+        Desc::Quant(d) => quant::product(d, profile.isa),
+        Desc::QuantEmbed(d) => nn::quant_embed(d, profile.isa),
         Desc::Attention(d) => attention::attention(d, profile.isa),
         Desc::Combine(d) => attention::combine(d, profile.isa),
         Desc::Cache(d) => nn::cache(d, profile.isa),
@@ -54,7 +57,7 @@ pub fn gemm_rows() -> &'static [GemmRow] {
     ROWS
 }
 
-const fn suffix(isa: Isa) -> &'static str {
+pub(super) const fn suffix(isa: Isa) -> &'static str {
     match isa {
         Isa::Scalar => "scalar",
         Isa::Neon => "neon",

@@ -253,6 +253,16 @@ pub(super) const NATIVE: &[&[Builtin]] = &[
     ],
 ];
 
+/// The blocked kernel of these types.
+///
+/// # Panics
+/// When there is none.
+pub(super) fn blocked_kernel(input: DType, output: DType, isa: Isa) -> KernelFn {
+    let name = format!("gemm_{input}_{output}_{}", super::plan::suffix(isa));
+    let mut all = BUILTINS.iter().chain(NATIVE).copied().flatten();
+    all.find(|b| b.name == name).expect("INVARIANT: plans name kernels that exist").function
+}
+
 /// No kernels of other architectures.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) const NATIVE: &[&[Builtin]] = &[];
