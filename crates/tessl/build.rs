@@ -11,6 +11,22 @@ fn main() {
         assemble(&kernels, folder, language, &out);
     }
     println!("cargo:kernels={}", out.display());
+    metal_modules(&kernels, &out);
+}
+
+/// The table of Metal kernel files that the library embeds: stem, file name, text.
+fn metal_modules(kernels: &Path, out: &Path) {
+    let mut rows = Vec::new();
+    for path in ["simt", "metal"].iter().filter_map(|f| fs::read_dir(kernels.join(f)).ok()).flatten() {
+        let path = path.expect("a readable folder").path();
+        if path.extension().is_some_and(|e| e == "metal") {
+            let [stem, file] = [path.file_stem(), path.file_name()].map(|n| n.expect("a file name").to_string_lossy());
+            rows.push(format!("({stem:?}, {file:?}, include_str!({:?})),\n", path.display().to_string()));
+        }
+    }
+    rows.sort();
+    let table = format!("&[\n{}]\n", rows.concat());
+    fs::write(out.join("metal_modules.rs"), table).expect("OUT_DIR is writable");
 }
 
 /// Prelude and text of each kernel file in `folder`, for one compiler.

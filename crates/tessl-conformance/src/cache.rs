@@ -6,7 +6,7 @@ use crate::suite::Case;
 use tessl::nn::{Attention, CacheDesc, CacheOp, KvStore, RingDensify, Start};
 use tessl::plan::Desc;
 use tessl::{BufferKind, DType, Error, FaultKind, Scalar, Stream, Tensor};
-use tessl_oracle::Rng;
+use tessl_oracle::{Rng, paged_row, slot};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
@@ -150,11 +150,11 @@ impl CacheProblem {
         // Where token t of a sequence is kept.
         let place = |b: usize, t: usize| {
             let position = starts[b] + t;
-            match self.cache {
-                Kind::Plain => b * self.capacity + position,
-                Kind::Ring => b * self.capacity + position % self.capacity,
-                Kind::Paged(page) => table[b * width + position / page] * page + position % page,
-            }
+            let row = match self.cache {
+                Kind::Paged(page) => paged_row(position, page, &table[b * width..][..width]),
+                kind => slot(position, self.capacity, kind == Kind::Ring).map(|slot| b * self.capacity + slot),
+            };
+            row.expect("starts are drawn so that tokens fit")
         };
         let run = |stream: Option<&mut Stream>| -> tessl::Result<CacheDesc> {
             macro_rules! run {

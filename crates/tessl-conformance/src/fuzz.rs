@@ -8,6 +8,7 @@ mod gemm;
 mod mlp;
 mod movement;
 mod norm;
+mod quant;
 mod reduce;
 mod rope;
 mod sample;
@@ -196,6 +197,14 @@ pub fn sample(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<sample::Choice>(env, cases, seed)?;
     covered(&fuzzed, kernels_of(env, &["top_k", "sample"]))?;
     Ok(fuzzed)
+}
+
+/// Fuzzes products with quantised weights and lookups in quantised tables, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn quant(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    run::<quant::QuantFuzz>(env, cases, seed)
 }
 
 /// Fuzzes attention, as [`gemm`].

@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
     AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
-    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
-    SampleDesc, TopKDesc,
+    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc,
+    ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, PackDesc, Precision,
+    QFormat, QLayout,
+};
 
 #[derive(Serialize)]
 struct Golden {
@@ -28,6 +31,11 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let f32s = |m, n, k| plain_gemm(m, n, k, DType::F32, DType::F32, T);
     let bf16s = |m, n, k| plain_gemm(m, n, k, DType::Bf16, DType::F32, T);
     let col = Layout::ColMajor;
+    let plain = GemmExtras::default();
+    let packed = GemmExtras { packed: true, ..plain };
+    let mixed = GemmExtras { other_b: Some(DType::I8), ..plain };
+    let scaled = GemmExtras { row_scale: Some(DType::F32), col_scale: Some(DType::F32), ..plain };
+    let with = |d: GemmDesc, extras| GemmDesc { extras, ..d };
     let gemms: Vec<(&'static str, GemmDesc)> = vec![
         ("f32 512^3", f32s(512, 512, 512)),
         ("f32 4096^3", f32s(4096, 4096, 4096)),
@@ -71,6 +79,15 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("k = 0", f32s(64, 64, 0)),
         ("too many tiles", GemmDesc { batch: 1 << 30, ..f32s(1 << 20, 1 << 20, 8) }),
         ("integers", plain_gemm(64, 64, 64, DType::I8, DType::I32, T)),
+        ("integers to bf16, scaled", with(plain_gemm(512, 512, 512, DType::I8, DType::Bf16, T), scaled)),
+        ("u8 x i8", with(plain_gemm(512, 512, 512, DType::U8, DType::I32, T), mixed)),
+        ("fp8", plain_gemm(512, 512, 512, DType::F8E4M3, DType::Bf16, T)),
+        ("packed bf16", with(bf16s(2048, 768, 768), packed)),
+        ("packed bf16 decode 1", with(bf16s(1, 4096, 4096), packed)),
+        ("packed f32", with(f32s(512, 512, 512), packed)),
+        ("gated bf16", with(bf16s(512, 512, 512), GemmExtras { gated: true, ..plain })),
+        ("groups of rows", with(bf16s(512, 512, 512), GemmExtras { groups: 8, ..plain })),
+        ("residual", with(bf16s(512, 512, 512), GemmExtras { residual: true, ..plain })),
     ];
     let sum_and_norm = |rows, n, dtype, weight, residual, align| {
         Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align })
@@ -79,6 +96,8 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let layer_norm = |rows, n, dtype, weight, align| Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align });
     let qk_norm = |rows, n, dtype, weight, align| Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align });
     let mut all: Vec<(&'static str, Desc)> = gemms.into_iter().map(|(name, d)| (name, Desc::Gemm(d))).collect();
+    let (dtype, backend) = (DType::Bf16, T);
+    all.push(("weights", Desc::Pack(PackDesc { n: 4096, k: 4096, batch: 1, dtype, gated: false, backend })));
     all.extend([
         ("norm f32", norm(2048, 768, DType::F32, DType::F32, 7)),
         ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),
@@ -154,7 +173,50 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
+    all.extend(quantised());
     all
+}
+
+fn quantised() -> Vec<(&'static str, Desc)> {
+    let product = |op: QuantOp, m, k, format: QFormat, input| {
+        let n =
+            std::array::from_fn(|i| if i < op.weights() { 4096 >> if op == QuantOp::Qkv { i } else { 0 } } else { 0 });
+        Desc::Quant(QuantDesc {
+            op,
+            m,
+            n,
+            k,
+            format,
+            layout: QLayout::Rows,
+            factors: (format.factors() > 0).then_some(DType::F16),
+            input,
+            output: input,
+            activation: Activation::None,
+            bias: false,
+            residual: false,
+            align: 7,
+        })
+    };
+    let affine = QFormat::Affine { bits: 4, group: 64 };
+    let table = QuantEmbedDesc {
+        rows: 2048,
+        n: 4096,
+        format: QFormat::Q6K,
+        layout: QLayout::Rows,
+        factors: None,
+        output: DType::Bf16,
+        align: 7,
+    };
+    vec![
+        ("quantized decode", product(QuantOp::Matmul, 1, 4096, affine, DType::Bf16)),
+        ("quantized 16 rows", product(QuantOp::Matmul, 16, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized 17 rows", product(QuantOp::Matmul, 17, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized prefill", product(QuantOp::Matmul, 512, 14336, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu", product(QuantOp::Glu, 1, 4096, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu prefill", product(QuantOp::Glu, 512, 4096, QFormat::Q8_0, DType::F16)),
+        ("quantized qkv", product(QuantOp::Qkv, 1, 4096, QFormat::Q6K, DType::F32)),
+        ("quantized embedding", Desc::QuantEmbed(table)),
+    ]
 }
 
 fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> AttentionDesc {

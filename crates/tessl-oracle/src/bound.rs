@@ -28,9 +28,17 @@ pub fn sum(k: usize) -> f64 {
 /// Largest error of one element of C before it is rounded to `output`: `acc` the exact sum, `magnitude` the sum of
 /// magnitudes of `k` products, `relative` their error (0 for integer patterns, else [`sum`]).
 pub fn gemm(relative: f64, acc: f64, magnitude: f64, old: f64, bias: f64, e: &Epilogue) -> f64 {
+    let linear_error = linear([relative, 0.0], acc, magnitude, old, bias, e);
+    let t = e.linear(acc, old, bias);
+    e.activation.slope() * linear_error + e.activation.error(t)
+}
+
+/// Largest error of `alpha * acc + beta * old + bias`, where alpha holds the scales too: `relative` is the error of the
+/// products against their magnitudes, and the number of roundings of the sum itself (of an i32 to f32, of scales).
+pub fn linear([relative, more]: [f64; 2], acc: f64, magnitude: f64, old: f64, bias: f64, e: &Epilogue) -> f64 {
     let old_term = if e.beta == 0.0 { 0.0 } else { (e.beta * old).abs() };
     let product = (e.alpha * acc).abs();
-    let mut roundings = 0.0;
+    let mut roundings = more * product;
     if e.alpha != 1.0 {
         roundings += product;
     }
@@ -40,9 +48,13 @@ pub fn gemm(relative: f64, acc: f64, magnitude: f64, old: f64, bias: f64, e: &Ep
     if bias != 0.0 {
         roundings += product + old_term + bias.abs();
     }
-    let linear_error = e.alpha.abs() * relative * magnitude + roundings * U * (1.0 + 8.0 * U);
-    let t = e.linear(acc, old, bias);
-    e.activation.slope() * linear_error + e.activation.error(t)
+    e.alpha.abs() * relative * magnitude + roundings * U * (1.0 + 8.0 * U)
+}
+
+/// Largest error of `gate * up` from the errors of both: theirs times the other, and one rounding.
+pub fn product([gate, up]: [f64; 2], [gate_error, up_error]: [f64; 2]) -> f64 {
+    let error = gate.abs() * up_error + up.abs() * gate_error + gate_error * up_error;
+    error + U * ((gate * up).abs() + error) + 2f64.powi(-149)
 }
 
 /// Largest error of one element of rms_norm before it is rounded: `n` elements a row, `y` the exact value.
@@ -88,6 +100,13 @@ pub fn layer_norm(x: &[f64], weight: impl Fn(usize) -> f64, y: &[f64], eps: f64)
 pub fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
     let error = activation.error(gate) * up.abs();
     if error == 0.0 { 0.0 } else { error + U * (glu(activation, gate, up).abs() + error) + 2f64.powi(-149) }
+}
+
+/// Largest error of `sum_k x_k w_k` with quantised weights `w = product + offset`, before the epilogue: `magnitude` is
+/// `sum_k |x_k| (|product_k| + |offset_k|)`. A weight has up to three roundings (the scale of a sub-block, its product, its sum);
+/// one more, of relative size `rounded`, where a kernel stores weights in the type of x. Then the sum.
+pub fn quant(k: usize, magnitude: f64, rounded: f64) -> f64 {
+    magnitude * (sum(k) + 3.0 * U + rounded) + 2f64.powi(-148)
 }
 
 /// Largest error of one rounding to f32 of a result whose exact value is `y`.

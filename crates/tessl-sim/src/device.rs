@@ -8,19 +8,15 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Instant;
-use tessl::device::{Backend, FaultRecord, Fence, MemoryUse, PROFILES, PipelineId, Queue, RawMemory};
+use tessl::device::{Backend, FaultRecord, Fence, MemoryUse, PROFILES, PipelineId, Queue, RawMemory, STATUS_WORDS};
 use tessl::plan::KernelKey;
 use tessl::stream::{Batch, Binding, Command, Work};
-use tessl::{
-    DeviceInfo, DeviceKind, DeviceProfile, Error, FaultKind, GpuRuntime, Library, Result, RuntimeOptions, Scope,
-};
+use tessl::{DeviceInfo, DeviceKind, DeviceProfile, Error, GpuRuntime, Library, Result, RuntimeOptions, Scope};
 
 /// Allocations start at multiples of this, as on Apple GPUs.
 const ALIGN: usize = 256;
 /// New memory is filled with this, so that nothing works because memory happened to be zero.
 const POISON: u8 = 0xA5;
-/// 32-bit words of a status block (see kernels/prelude/metal.h).
-const STATUS_WORDS: usize = 8;
 
 /// A simulated Apple GPU.
 pub struct SimDevice {
@@ -189,14 +185,7 @@ impl SimQueue {
                     }
                 };
                 outcome.map_err(|message| Error::device(command.label, -1, message, Scope::Stream))?;
-                if status[0] != 0 {
-                    let wide = |i: usize| u64::from(status[i]) | u64::from(status[i + 1]) << 32;
-                    let record = FaultRecord {
-                        seq: status[2],
-                        kind: FaultKind::from_code(status[1]),
-                        index: wide(4),
-                        value: wide(6).cast_signed(),
-                    };
+                if let Some(record) = FaultRecord::decode(status) {
                     self.fault.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(record);
                 }
             }

@@ -37,7 +37,8 @@ fn c_type(rust: &str) -> &'static str {
 }
 
 args! {
-    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major.
+    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major. What stands
+    /// behind `bias_typed`, and the strides of up and residual, is read by the kernels of the CPU only.
     struct GemmArgs {
         /// Stride between rows of A (along m).
         a_rs: u64,
@@ -55,6 +56,16 @@ args! {
         c_rs: u64,
         /// Stride between matrices of C.
         c_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up; 0 broadcasts.
+        u_bs: u64,
+        /// Stride between rows of the residual; its columns are contiguous.
+        r_rs: u64,
+        /// Stride between matrices of the residual; 0 broadcasts.
+        r_bs: u64,
         /// Rows of C.
         m: u32,
         /// Columns of C.
@@ -83,6 +94,53 @@ args! {
         beta: f32,
         /// The bias has C's type (1) or is f32 (0).
         bias_typed: u32,
+        /// Scales of rows: 0 none, 1 f32, 2 C's type.
+        row_scale: u32,
+        /// Scales of columns: 0 none, 1 f32, 2 C's type.
+        col_scale: u32,
+        /// A residual is added (1).
+        residual: u32,
+        /// The product is gated: B is the gate, and up has its shape (1).
+        gated: u32,
+        /// B is packed (1).
+        packed: u32,
+        /// Type of A's 8-bit elements: 0 signed, 1 unsigned, 2 e4m3, 3 e5m2.
+        a_type: u32,
+        /// Type of B's 8-bit elements.
+        b_type: u32,
+        /// Groups of rows, each with a matrix of B; 0 for a plain product.
+        groups: u32,
+        /// Sums of 128 steps are multiplied by scales of A (1 x 128) and B (128 x 128) (1).
+        block_scales: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
+    }
+    /// Copies B to the order in which the CPU's kernels read it.
+    struct PackArgs {
+        /// Stride between rows of B (along k).
+        b_rs: u64,
+        /// Stride between columns of B (along n).
+        b_cs: u64,
+        /// Stride between matrices of B.
+        b_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up.
+        u_bs: u64,
+        /// Columns of C.
+        n: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Matrices.
+        batch: u32,
+        /// Columns of gate and up alternate (1).
+        gated: u32,
+        /// Type of 8-bit elements, as in [`GemmArgs`].
+        b_type: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
     }
     /// `y = norm(x)`, or `h = (x + r) * scale`, `y = norm(h)`, or `y = (norm(x) + r) * scale`, row by row; norm(x) is
     /// `x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
@@ -751,6 +809,115 @@ args! {
         step_vectors: u32,
         /// Nothing; keeps the size a multiple of 8.
         unused: u32,
+    }
+    /// Rows of equal width copied or filled, in units of 1, 4 or 16 bytes.
+    struct TransferArgs {
+        /// Units from one row of the source to the next.
+        from_pitch: u64,
+        /// Units from one row of the target to the next.
+        to_pitch: u64,
+        /// Units of a row.
+        width: u64,
+        /// Units in all.
+        total: u64,
+        /// Threadgroups launched; threads walk over the units.
+        groups: u32,
+        /// What is filled in.
+        value: u32,
+    }
+    /// `y = act(x W^T + bias) + residual`, W quantised: one matrix, two (gated), or three with an output each.
+    struct QuantArgs {
+        /// Stride between rows of x.
+        x_rs: u64,
+        /// Stride between rows of the residual.
+        r_rs: u64,
+        /// Stride between rows of the first output.
+        y0_rs: u64,
+        /// Stride between rows of the second output.
+        y1_rs: u64,
+        /// Stride between rows of the third output.
+        y2_rs: u64,
+        /// Bytes of a row of codes.
+        row: u64,
+        /// Rows of x.
+        m: u32,
+        /// Rows of the first matrix.
+        n0: u32,
+        /// Rows of the second matrix.
+        n1: u32,
+        /// Rows of the third matrix.
+        n2: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Weights that share factors.
+        group: u32,
+        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
+        factors: u32,
+        /// Element type of the outputs, by the same numbers.
+        output: u32,
+        /// Bit i: matrix i has a bias.
+        bias: u32,
+        /// Biases have the outputs' type (1) or are f32 (0).
+        bias_typed: u32,
+        /// A residual is added (1).
+        residual: u32,
+        /// [`Activation`](crate::Activation) as a number.
+        activation: u32,
+        /// Matrices of weights.
+        matrices: u32,
+        /// The output is `act(first) * second` (1).
+        gated: u32,
+        /// Rows of one tile, as planned.
+        tile_m: u32,
+        /// Columns of one tile, as planned.
+        tile_n: u32,
+        /// Depth of one step along k, as planned.
+        tile_k: u32,
+        /// Threadgroups launched.
+        groups: u32,
+    }
+    /// `y[r] = scale * table[ids[r]]` with a quantised table. Rows split as in [`RmsNormArgs`].
+    struct QuantEmbedArgs {
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Stride of ids along the outermost row index.
+        i_s0: u64,
+        /// Stride of ids along the middle row index.
+        i_s1: u64,
+        /// Stride of ids along the innermost row index.
+        i_s2: u64,
+        /// Number of ids.
+        rows: u64,
+        /// Bytes of a row of codes.
+        row: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Vectors of 32 elements of a row.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Rows of the table.
+        vocabulary: u32,
+        /// Ids are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Weights that share factors.
+        group: u32,
+        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
+        factors: u32,
+        /// Elements are multiplied by `scale` (1) or stored as they are (0).
+        scaled: u32,
+        /// The factor.
+        scale: f32,
     }
 }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use tessl_conformance::fuzz::{
-    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, reduce, rms_norm, rope, sample,
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, quant, reduce, rms_norm, rope, sample,
     seed_from_env,
 };
 
@@ -155,4 +155,15 @@ fn cache_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn cache_fuzz_deep() {
     run("cache", 2500, cache);
+}
+
+#[test]
+fn quant_fuzz_quick() {
+    run("quant", 160, quant);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn quant_fuzz_deep() {
+    run("quant", 2500, quant);
 }

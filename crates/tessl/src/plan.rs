@@ -2,10 +2,10 @@
 
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
-use crate::gemm::{GemmDesc, Precision};
+use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{
     AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
-    QkNormDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -18,6 +18,8 @@ use std::borrow::Cow;
 pub enum Desc {
     /// Matrix product.
     Gemm(GemmDesc),
+    /// Weights packed for matrix products.
+    Pack(PackDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
     /// Layer normalisation.
@@ -40,6 +42,10 @@ pub enum Desc {
     TopK(TopKDesc),
     /// Tokens from logits.
     Sample(SampleDesc),
+    /// Products with quantised weights.
+    Quant(QuantDesc),
+    /// Embedding lookup in a quantised table.
+    QuantEmbed(QuantEmbedDesc),
     /// Attention.
     Attention(AttentionDesc),
     /// The second step of an attention whose keys were split.

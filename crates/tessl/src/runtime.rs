@@ -396,13 +396,8 @@ impl GpuRuntime {
         if ptr.is_null() {
             return Err(Error::layout(op, "ptr", "null", "it must point to device memory"));
         }
-        let mapped = self.info().unified_memory;
-        let raw = crate::device::RawMemory {
-            device: ptr as u64,
-            host: if mapped { ptr } else { std::ptr::null_mut() },
-            bytes: bytes as u64,
-            token: 0,
-        };
+        // SAFETY: the caller's promise: the memory stays valid while `keep_alive` lives, which the allocation holds.
+        let raw = unsafe { self.inner.backend.import(ptr, bytes as u64) }?;
         let memory = self.inner.memory.import(raw, Box::new(keep_alive));
         Ok(Tensor::new(self, memory, DType::U8, &[bytes], 0))
     }

@@ -38,6 +38,13 @@ pub struct Case {
     pub precision: Precision,
     /// Which kernels.
     pub backend: GemmBackend,
+    /// B is packed beforehand.
+    pub packed: bool,
+}
+
+/// The type of C that goes with an input.
+fn result_of(input: DType) -> DType {
+    if matches!(input, DType::I8 | DType::U8) { DType::I32 } else { input }
 }
 
 impl Default for Case {
@@ -49,6 +56,7 @@ impl Default for Case {
             turned: [false; 2],
             precision: Precision::Exact,
             backend: GemmBackend::TensorOps,
+            packed: false,
         }
     }
 }

@@ -7,7 +7,9 @@ use serde_json::json;
 use tessl::device::PROFILES;
 use tessl::nn::{NormResidual, RmsNormDesc};
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, DType, Device, DeviceKind, DeviceProfile, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, DType, Device, DeviceKind, DeviceProfile, GemmBackend, GemmDesc, GemmExtras, Layout, Precision,
+};
 use tessl::{Bias, Factor};
 
 #[derive(Debug, clap::Args)]
@@ -139,6 +141,7 @@ fn gemm_desc(g: &GemmArgs) -> Result<GemmDesc> {
         activation: g.activation,
         precision: if g.dtype == DType::F32 { g.precision } else { Precision::Exact },
         backend: g.backend,
+        extras: GemmExtras::default(),
     })
 }
 

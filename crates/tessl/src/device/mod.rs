@@ -15,6 +15,8 @@
 pub mod cpu;
 pub mod cuda;
 mod info;
+#[cfg(any(feature = "cuda", target_vendor = "apple", tessl_mock))]
+mod labels;
 pub mod metal;
 pub mod null;
 mod profile;
@@ -23,13 +25,13 @@ mod simt;
 pub use info::{Device, DeviceInfo, DeviceKind};
 pub use profile::{DeviceProfile, Isa, PROFILES};
 
-use crate::error::{FaultKind, Result};
+use crate::error::{Error, FaultKind, Result};
 use crate::library::Library;
 use crate::plan::KernelKey;
 use crate::stream::Batch;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Raw memory of a device.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,22 @@ pub struct FaultRecord {
     pub index: u64,
     /// The value found there.
     pub value: i64,
+}
+
+/// 32-bit words of a status block, in which kernels report their first fault.
+pub const STATUS_WORDS: usize = 8;
+
+impl FaultRecord {
+    /// Reads a status block as the prelude's `gpu_fault` writes it: state, kind, sequence, 0, index and value.
+    pub fn decode(words: [u32; STATUS_WORDS]) -> Option<Self> {
+        let wide = |i: usize| u64::from(words[i]) | u64::from(words[i + 1]) << 32;
+        (words[0] != 0).then(|| FaultRecord {
+            seq: words[2],
+            kind: FaultKind::from_code(words[1]),
+            index: wide(4),
+            value: wide(6).cast_signed(),
+        })
+    }
 }
 
 /// One opened device.
@@ -120,6 +138,24 @@ pub trait Backend: Send + Sync + 'static {
     fn bake(&self, _batch: &Batch) -> Result<Option<Arc<dyn Any + Send + Sync>>> {
         Ok(None)
     }
+
+    /// Makes memory of the caller's usable by kernels, without copying it.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device cannot reach it.
+    ///
+    /// # Safety
+    /// `pointer` points to `bytes` bytes that stay valid until [`end_import`](Self::end_import).
+    unsafe fn import(&self, pointer: *mut u8, bytes: u64) -> Result<RawMemory> {
+        let host = if self.info().unified_memory { pointer } else { std::ptr::null_mut() };
+        Ok(RawMemory { device: pointer as u64, host, bytes, token: 0 })
+    }
+
+    /// Forgets memory that [`import`](Self::import) made usable.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    unsafe fn end_import(&self, _memory: RawMemory) {}
 
     /// How many allocations the device allows at once.
     fn allocation_limit(&self) -> u64 {
@@ -177,6 +213,29 @@ pub trait Queue: Send + Sync + 'static {
     /// Takes the first fault reported by kernels of completed batches.
     fn take_fault(&self) -> Option<FaultRecord>;
 
+    /// Takes the first error of a batch that failed after `submit` had returned, with the signal it was submitted with.
+    fn take_failure(&self) -> Option<(u64, Error)> {
+        None
+    }
+
+    /// Time the device has spent on the batches that have completed, where it can tell.
+    fn device_time(&self) -> Option<Duration> {
+        None
+    }
+
     /// For the device itself, to find its own queue behind a [`Fence`].
     fn as_any(&self) -> &dyn Any;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_block_decodes_to_what_the_prelude_writes() {
+        assert_eq!(FaultRecord::decode([0; STATUS_WORDS]), None);
+        let record = FaultRecord::decode([1, 1, 77, 0, 5, 1, u32::MAX, u32::MAX]).unwrap();
+        let wanted = FaultRecord { seq: 77, kind: FaultKind::IndexOutOfRange, index: (1 << 32) + 5, value: -1 };
+        assert_eq!(record, wanted);
+    }
 }

@@ -125,7 +125,12 @@ impl Allocation {
 
     /// Where this memory starts inside its hazard identity; only external ranges can differ from 0.
     pub(crate) fn identity_offset(&self) -> u64 {
-        if self.kind == BufferKind::External { self.raw.device } else { 0 }
+        match self.kind {
+            // The host's address where there is one: a device may show the same bytes at several addresses.
+            BufferKind::External if !self.raw.host.is_null() => self.raw.host as u64,
+            BufferKind::External => self.raw.device,
+            _ => 0,
+        }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -139,12 +144,16 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Owner::Pool { capacity, staging } = self.owner {
-            if staging {
-                self.memory.release_staging(capacity);
+        // The last reference is gone: commands in flight hold one each, so the device has finished.
+        match self.owner {
+            Owner::Pool { capacity, staging } => {
+                if staging {
+                    self.memory.release_staging(capacity);
+                }
+                self.memory.release(self.raw, capacity, self.kind);
             }
-            // The last reference is gone: commands in flight hold one each, so the device has finished.
-            self.memory.release(self.raw, capacity, self.kind);
+            // SAFETY: reason 4 of the contract; `_keep_alive` goes after this.
+            Owner::External { .. } => unsafe { self.memory.backend().end_import(self.raw) },
         }
     }
 }

@@ -43,6 +43,7 @@ mod embed;
 mod mlp;
 mod movement;
 mod norm;
+mod quant;
 mod reduce;
 mod rope;
 mod sample;
@@ -55,10 +56,11 @@ pub use desc::{
     QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
 };
 pub use elementwise::{Add, Cast, Mul, Scale};
-pub use embed::Embedding;
+pub use embed::{Embedding, QuantizedEmbedding};
 pub use mlp::{Activate, Glu};
 pub use movement::{Concat, Copy, GatherRows, ScatterAdd, ScatterRows, Transpose};
 pub use norm::{LayerNorm, QkNorm, RmsNorm};
+pub use quant::{QuantDesc, QuantEmbedDesc, QuantOp, QuantizedGlu, QuantizedMatmul, QuantizedQkv};
 pub use reduce::{ArgMax, LogSoftmax, Reduce, Reduction, Softmax};
 pub use rope::{Positions, Rope, RopeFrequencies, RopeScaling};
 pub use sample::{Sample, TopK};

@@ -154,6 +154,12 @@ impl Batch {
         &bytemuck_bytes(&self.args)[start..start + command.args_len as usize]
     }
 
+    /// Every argument block; a command's starts at its `args_start`.
+    #[cfg_attr(not(any(target_vendor = "apple", tessl_mock)), expect(dead_code, reason = "for graphs on Metal"))]
+    pub(crate) fn all_args(&self) -> &[u8] {
+        bytemuck_bytes(&self.args)
+    }
+
     /// A command's operands.
     pub fn bindings(&self, command: &Command) -> &[Binding] {
         let start = command.bindings_start as usize;

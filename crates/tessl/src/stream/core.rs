@@ -348,6 +348,11 @@ impl StreamCore {
             let (first, op) = submission.find(fault.seq);
             self.fail(Error::Fault { op, kind: fault.kind, index: fault.index, value: fault.value }, first, op);
         }
+        if let Some((signal, error)) = self.progress.queue.take_failure() {
+            let batch = submission.in_flight.iter().find(|s| s.last >= signal);
+            let label = failed_label(&error);
+            self.fail(error, batch.map_or(signal, |s| s.first), label);
+        }
         while submission.in_flight.front().is_some_and(|s| s.last <= done) {
             let mut segment = submission.in_flight.pop_front().expect("INVARIANT: front exists");
             segment.batch.clear();
@@ -361,10 +366,11 @@ impl StreamCore {
 
     fn fail(&self, error: Error, first: u64, label: &'static str) {
         let mut pending = lock(&self.pending);
+        // A waiter may report a failure before the batch that caused it is known: the earliest one counts.
+        self.progress.failed_from.fetch_min(first, Ordering::AcqRel);
         if pending.failure.is_none() {
             tracing::error!(target: "tessl::stream", %error, "a stream failed");
             pending.failure = Some(Failure { scope: error.scope(), error: Some(error), label });
-            self.progress.failed_from.fetch_min(first, Ordering::AcqRel);
             self.memory.count_failed_stream(true);
         }
     }
@@ -375,7 +381,8 @@ impl StreamCore {
         let done = match self.progress.queue.wait(seq, deadline) {
             Ok(done) => done,
             Err(error) => {
-                self.fail(error, seq, "wait");
+                let label = failed_label(&error);
+                self.fail(error, seq, label);
                 true
             }
         };

@@ -103,6 +103,11 @@ impl Stream {
         self.commit()?.wait_timeout(limit)
     }
 
+    /// Time the device has spent on what this stream has finished, where the device can tell (Metal).
+    pub fn device_time(&self) -> Option<Duration> {
+        self.core.progress().queue.device_time()
+    }
+
     /// Marks this point of the stream for others to wait for.
     pub fn record(&mut self) -> Event {
         Event::new(self.core.progress().clone(), self.core.last_encoded())

@@ -19,6 +19,7 @@ mod movement;
 mod norm;
 mod plan;
 mod pool;
+mod quant;
 mod queue;
 mod reduce;
 mod registry;
@@ -31,6 +32,7 @@ mod workspace;
 
 pub(crate) use backend::{info, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
+pub(crate) use plan::packed_bytes;
 pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
-pub use tables::{Axis, GemmRow, Kernel, PROFILES, Threshold};
+pub use tables::{Axis, GemmRow, Kernel, PROFILES, QuantKernel, QuantRow, Threshold, quant_rows};

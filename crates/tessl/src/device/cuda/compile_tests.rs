@@ -130,6 +130,15 @@ fn every_file_of_row_kernels_compiles() {
 }
 
 #[test]
+fn every_quantised_format_compiles() {
+    let Some(nvrtc) = nvrtc("quantised formats") else { return };
+    for format in 0..12 {
+        let key = KernelKey::builtin("quant", "quantized_glu_f16");
+        check(&nvrtc, 90, &key.constant("FORMAT", format).constant("VEC16", format & 1));
+    }
+}
+
+#[test]
 fn an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line() {
     let Some(nvrtc) =
         nvrtc("device::cuda::compile_tests::an_error_carries_the_compiler_s_log_with_the_kernel_s_own_line")

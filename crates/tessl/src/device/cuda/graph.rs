@@ -4,9 +4,9 @@ use super::context::Context;
 use super::driver::{CUgraph, CUgraphExec, CUgraphNode, FillNode, KernelNode, SUCCESS};
 use super::launch::{Env, unknown_pipeline};
 use super::pieces::{CopyPiece, FillPiece, pieces, size};
-use super::queue::Labels;
 use super::registry::Registry;
 use super::status::StatusBlock;
+use crate::device::labels::Labels;
 use crate::error::Result;
 use crate::stream::{Batch, Command, Work};
 use std::ops::Range;
@@ -90,7 +90,7 @@ pub(super) fn bake(context: &Arc<Context>, registry: &Arc<Registry>, batch: &Bat
     // SAFETY: the graph is complete; the pointer is valid for one handle.
     let code = unsafe { (f.graph_instantiate)(&mut exec, graph.graph, 0) };
     context.driver.check(code, "cuGraphInstantiate", || format!("{} commands", batch.commands().len()))?;
-    let labels = Labels::of(batch);
+    let labels = Labels::of(batch.commands());
     Ok(Baked { exec, status, labels, context: context.clone(), _registry: registry.clone() })
 }
 

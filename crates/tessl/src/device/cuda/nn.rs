@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc,
-    RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, QuantDesc,
+    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -132,6 +132,33 @@ fn selection(op: &'static str, name: String, [rows, n]: [u64; 2], profile: &Devi
     let n = u32::try_from(n).unwrap_or(u32::MAX);
     let plan = plan(KernelKey::builtin("sample", name), [1, n, 1], rows, access(0), profile);
     Ok(Plan { reason: "one block a row: limits by histograms", ..plan })
+}
+
+pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let items = desc.simdgroups();
+    let simdgroups = rows_of(op, items.saturating_mul(2), profile)? / 2;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.input)).constant("FORMAT", desc.format.number());
+    let kernel = kernel.constant("VEC16", row.vec16);
+    let blocks = simdgroups.div_ceil(ROW_THREADS / 32);
+    Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], blocks, row, profile))
+}
+
+pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = "quantized_embedding";
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let vectors = u64::from(desc.n / 32);
+    rows_of(op, desc.rows, profile)?;
+    let row = access(desc.align);
+    let blocks = u32::try_from(desc.rows.saturating_mul(vectors).div_ceil(ROW_THREADS.into())).unwrap_or(u32::MAX);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.output)).constant("FORMAT", desc.format.number());
+    Ok(plan(kernel.constant("VEC16", row.vec16), [1, 32, 1], blocks, row, profile))
 }
 
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {

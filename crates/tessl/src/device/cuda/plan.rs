@@ -21,6 +21,7 @@ const MAX_EXTENT: u32 = u32::MAX - 511;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(gemm) => plan_gemm(gemm, profile),
+        Desc::Pack(_) => Err(Error::unsupported("pack_weights", "an order of its own for weights", DEVICE)),
         Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
         Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
         Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
@@ -32,6 +33,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Movement(desc) => nn::movement(desc, profile),
         Desc::TopK(desc) => nn::top_k(desc, profile),
         Desc::Sample(desc) => nn::sample(desc, profile),
+        Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
         Desc::Attention(desc) => simt::attention(desc, profile),
         Desc::Combine(desc) => simt::combine(desc, profile),
         Desc::Cache(desc) => nn::cache(desc, profile),
@@ -41,6 +44,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
 fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
     let unsupported = |what: String| Err(Error::unsupported("gemm", what, DEVICE));
     let (input, output) = (desc.input, desc.output);
+    if let Some(part) = desc.extras.first() {
+        return unsupported(part.to_owned());
+    }
     if let Bias::Column(bias) | Bias::Row(bias) = desc.bias
         && bias != DType::F32
         && bias != output

@@ -7,7 +7,7 @@ use super::wgmma::NEEDS;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::Error;
-use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, Precision};
 use crate::nn::{MlpDesc, MlpOp, NormResidual, RmsNormDesc};
 use crate::plan::{Desc, Plan, candidates};
 
@@ -35,6 +35,7 @@ fn gemm(m: u32, n: u32, input: DType) -> GemmDesc {
         activation: Activation::None,
         precision: Precision::Exact,
         backend: GemmBackend::TensorOps,
+        extras: GemmExtras::default(),
     }
 }
 

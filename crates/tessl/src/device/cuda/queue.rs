@@ -6,6 +6,7 @@ use super::graph::Baked;
 use super::launch::Env;
 use super::registry::Registry;
 use super::status::{HostSlot, StatusBlock};
+use crate::device::labels::Labels;
 use crate::device::{FaultRecord, Fence, Queue};
 use crate::error::{DeviceError, Error, Result, Scope};
 use crate::stream::Batch;
@@ -21,29 +22,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// A timed wait asks without pause for this long, then sleeps between questions.
 const SPIN: Duration = Duration::from_micros(100);
 const NAP: Duration = Duration::from_micros(50);
-
-/// Names for an error that the driver reports without telling which kernel it was.
-#[derive(Clone, Copy)]
-pub(super) struct Labels {
-    first: &'static str,
-    last: &'static str,
-    count: usize,
-}
-
-impl Labels {
-    pub(super) fn of(batch: &Batch) -> Self {
-        let commands = batch.commands();
-        let label = |c: Option<&crate::stream::Command>| c.map_or("", |c| c.label);
-        Labels { first: label(commands.first()), last: label(commands.last()), count: commands.len() }
-    }
-
-    fn text(&self) -> String {
-        match self.count {
-            1 => format!("in `{}`", self.first),
-            n => format!("in one of {n} commands from `{}` to `{}`", self.first, self.last),
-        }
-    }
-}
 
 /// An event, recorded again and again. Shared while someone waits for it, and reused only when nobody does.
 struct Marker {
@@ -279,7 +257,7 @@ impl Queue for CudaQueue {
             Err(error) => (None, Some(error)),
         };
         env.status = block.map_or(0, |b| b.address);
-        self.run(fences, signal, Labels::of(batch), block, || match no_block {
+        self.run(fences, signal, Labels::of(batch.commands()), block, || match no_block {
             Some(error) => Err(error),
             None => batch.commands().iter().try_for_each(|c| env.enqueue(batch, c, self.stream)),
         })

@@ -79,6 +79,7 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/reduce.metal"),
     },
+    Module { stem: "quant", file: "quant.metal", extra: &[], text: include_str!("../../../kernels/simt/quant.metal") },
     Module { stem: "norm", file: "norm.metal", extra: &[], text: include_str!("../../../kernels/simt/norm.metal") },
 ];
 

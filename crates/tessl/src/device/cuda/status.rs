@@ -2,14 +2,13 @@
 
 use super::context::Context;
 use super::driver::{CUstream, number};
-use crate::device::FaultRecord;
-use crate::error::{FaultKind, Result};
+use crate::device::{FaultRecord, STATUS_WORDS};
+use crate::error::Result;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-const WORDS: usize = 8;
-const BYTES: usize = WORDS * 4;
+const BYTES: usize = STATUS_WORDS * 4;
 
 /// Device memory of one block. Cleared before each batch that may report, so a record belongs to its batch.
 pub(super) struct StatusBlock {
@@ -67,37 +66,13 @@ impl HostSlot {
 
     /// What the kernels of the batch reported. The batch's event must have passed.
     pub(super) fn read(&self) -> Option<FaultRecord> {
-        // SAFETY: the slot is WORDS words long, aligned to a page, and the device has finished writing it.
-        decode(unsafe { self.0.cast::<[u32; WORDS]>().read_volatile() })
+        // SAFETY: the slot is STATUS_WORDS words long, aligned to a page, and the device has finished writing it.
+        FaultRecord::decode(unsafe { self.0.cast::<[u32; STATUS_WORDS]>().read_volatile() })
     }
 
     /// Returns the memory. The device must have finished with it.
     pub(super) fn free(self, context: &Context) {
         // SAFETY: allocated in `new`, freed once.
         unsafe { (context.driver.f.host_free)(self.0) };
-    }
-}
-
-/// State, kind, sequence, 0, index and value, as the prelude's `gpu_fault` writes them.
-fn decode(words: [u32; WORDS]) -> Option<FaultRecord> {
-    let wide = |i: usize| u64::from(words[i]) | u64::from(words[i + 1]) << 32;
-    (words[0] != 0).then(|| FaultRecord {
-        seq: words[2],
-        kind: FaultKind::from_code(words[1]),
-        index: wide(4),
-        value: wide(6).cast_signed(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_decodes_to_what_the_prelude_writes() {
-        assert_eq!(decode([0; 8]), None);
-        let record = decode([1, 1, 77, 0, 5, 1, u32::MAX, u32::MAX]).unwrap();
-        let wanted = FaultRecord { seq: 77, kind: FaultKind::IndexOutOfRange, index: (1 << 32) + 5, value: -1 };
-        assert_eq!(record, wanted);
     }
 }

@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc,
-    RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, QuantDesc,
+    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -112,6 +112,35 @@ fn selection(name: String, [rows, n]: [u64; 2], profile: &DeviceProfile) -> Plan
 
 /// Rows and columns of a tile of a transposition, as in the kernel.
 const TRANSPOSE_TILE: u32 = 32;
+
+pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), "metal"));
+    }
+    let simdgroups = desc.simdgroups();
+    if simdgroups > u64::from(u32::MAX >> 1) {
+        let (what, limit) = ("the number of simdgroups", u64::from(u32::MAX >> 1));
+        return Err(Error::TooLarge { op, what, value: simdgroups, limit });
+    }
+    let vec = desc.align >= VEC_ALIGN;
+    let reason = if vec { "one simdgroup a column, 16-byte accesses of x" } else { "one simdgroup a column" };
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.input)).constant("FORMAT", desc.format.number());
+    let groups = simdgroups.div_ceil(u64::from(THREADS / 32));
+    Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], groups, vec, reason, profile))
+}
+
+pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    if !desc.has_kernel() {
+        return Err(Error::unsupported("quantized_embedding", desc.types(), "metal"));
+    }
+    let kernel = KernelKey::builtin("quant", format!("quantized_embedding_{}", desc.output));
+    let kernel = kernel.constant("FORMAT", desc.format.number());
+    let vec = desc.align >= VEC_ALIGN;
+    let reason = if vec { "32 weights a thread, 16-byte accesses" } else { "32 weights a thread" };
+    let groups = desc.rows.saturating_mul(u64::from(desc.n / 32)).div_ceil(THREADS.into());
+    Ok(plan(kernel, [1, 32, 1], groups, vec, reason, profile))
+}
 
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;

@@ -15,6 +15,7 @@ use crate::plan::{Desc, KernelKey, Plan};
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(desc) => gemm(desc, profile),
+        Desc::Pack(_) => Err(Error::unsupported("pack_weights", "an order of its own for weights", "metal")),
         Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
         Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
         Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
@@ -26,6 +27,8 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Movement(desc) => nn::movement(desc, profile),
         Desc::TopK(desc) => nn::top_k(desc, profile),
         Desc::Sample(desc) => nn::sample(desc, profile),
+        Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
         Desc::Attention(desc) => simt::attention(desc, profile),
         Desc::Combine(desc) => simt::combine(desc, profile),
         Desc::Cache(desc) => nn::cache(desc, profile),
@@ -33,6 +36,9 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
 }
 
 fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
+    if let Some(part) = desc.extras.first() {
+        return Err(Error::unsupported("gemm", part, "metal"));
+    }
     let row = gemm_rows().iter().find(|r| r.input == desc.input && r.output == desc.output);
     let row = row.ok_or_else(|| {
         Error::unsupported("gemm", format!("{} inputs with {} output", desc.input, desc.output), "metal")

@@ -94,24 +94,36 @@ impl<'a> Attention<'a> {
         }
     }
 
+    /// Element `i` of sequences' numbers.
+    fn number(&self, p: *const u32, stride: u64, i: u64) -> u32 {
+        // SAFETY: the tensors have an element for each sequence, those of cumulative numbers one more.
+        unsafe { p.add((stride * i) as usize).read_unaligned() }
+    }
+
+    /// First and number of what lies between two cumulative numbers.
+    fn between(&self, p: *const u32, stride: u64, b: u64, total: u32) -> Result<(u32, u32), Bad> {
+        let (begin, end) = (self.number(p, stride, b), self.number(p, stride, b + 1));
+        if begin <= end && end <= total {
+            Ok((begin, end - begin))
+        } else {
+            Err((FaultKind::BadLength, b + 1, end.into()))
+        }
+    }
+
+    /// First and number of the queries of sequence `b`.
+    fn queries(&self, b: u64) -> Result<(u32, u32), Bad> {
+        let a = self.args;
+        if a.packed == 0 { Ok((0, a.queries)) } else { self.between(self.cu_q, a.cu_s, b, a.queries) }
+    }
+
     /// Sequence `b`, or what is wrong with it.
     fn sequence(&self, b: u64) -> Result<Sequence, Bad> {
         let a = self.args;
-        // SAFETY: the tensors have an element for each sequence, those of cumulative numbers one more.
-        let at = |p: *const u32, stride: u64, i: u64| unsafe { p.add((stride * i) as usize).read_unaligned() };
-        let between = |p, stride, total: u32| {
-            let (begin, end) = (at(p, stride, b), at(p, stride, b + 1));
-            if begin <= end && end <= total {
-                Ok((begin, end - begin))
-            } else {
-                Err((FaultKind::BadLength, b + 1, end.into()))
-            }
-        };
-        let (query, queries) = if a.packed == 0 { (0, a.queries) } else { between(self.cu_q, a.cu_s, a.queries)? };
+        let (query, queries) = self.queries(b)?;
         let (key, keys) = match a.length_mode {
             0 => (0, a.keys),
-            1 => (0, at(self.lengths, a.length_s, b)),
-            _ => between(self.lengths, a.length_s, a.keys)?,
+            1 => (0, self.number(self.lengths, a.length_s, b)),
+            _ => self.between(self.lengths, a.length_s, b, a.keys)?,
         };
         if keys > a.keys {
             return Err((FaultKind::BadLength, b, keys.into()));
@@ -119,7 +131,7 @@ impl<'a> Attention<'a> {
         let first = match a.start_mode {
             0 => 0,
             1 => a.start as i64,
-            2 => at(self.starts, a.start_s, b).into(),
+            2 => self.number(self.starts, a.start_s, b).into(),
             _ => i64::from(keys) - i64::from(queries),
         };
         let row = if a.packed == 0 { b * u64::from(a.queries) } else { query.into() };
@@ -182,10 +194,10 @@ impl<'a> Attention<'a> {
         }
         let mut left = tile;
         for b in 0..u64::from(a.sequences) {
-            let Ok(sequence) = self.sequence(b) else { continue };
-            let tiles = (sequence.queries * wide).div_ceil(step);
+            let Ok((_, queries)) = self.queries(b) else { continue };
+            let tiles = (u64::from(queries) * wide).div_ceil(step);
             if left < tiles {
-                return of(b, Ok(sequence), left);
+                return of(b, self.sequence(b), left);
             }
             left -= tiles;
         }

@@ -251,7 +251,14 @@ unsafe fn products<S: Simd, const R: usize>(
             }
             for r in 0..R {
                 let products = block.products[r].as_ptr().cast();
-                transpose::<S>(products, S::LANES, TOGETHER, S::LANES, turned.as_mut_ptr().cast(), TOGETHER);
+                transpose::<S>(
+                    products,
+                    S::LANES,
+                    [TOGETHER, TOGETHER],
+                    S::LANES,
+                    turned.as_mut_ptr().cast(),
+                    TOGETHER,
+                );
                 let mut total = [0.0f32; TOGETHER];
                 for lanes in turned[..S::LANES * TOGETHER].chunks_exact(TOGETHER) {
                     total.iter_mut().zip(lanes).for_each(|(total, x)| *total += x);

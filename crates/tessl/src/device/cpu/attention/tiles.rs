@@ -117,7 +117,10 @@ impl<'a, M: Micro> Work<'a, M> {
             let lanes = M::COLS.min(piece.count - first_lane);
             let dst = self.q.wrapping_add(panel * M::COLS * self.lane);
             // SAFETY: forwarded.
-            unsafe { M::pack(Panel { source, side: Side::B, first_lane, lanes, first_step: 0, steps: self.dim, dst }) };
+            unsafe {
+                let (side, steps, width) = (Side::B, self.dim, M::COLS);
+                M::pack(Panel { source, side, first_lane, lanes, first_step: 0, steps, place: 0, width, dst });
+            }
         }
     }
 
@@ -142,7 +145,8 @@ impl<'a, M: Micro> Work<'a, M> {
                 }
                 let panel = |source, first_lane, all: usize, steps, dst| {
                     let lanes = M::ROWS.min(all - first_lane);
-                    M::pack(Panel { source, side: Side::A, first_lane, lanes, first_step: 0, steps, dst });
+                    let (side, width) = (Side::A, M::ROWS);
+                    M::pack(Panel { source, side, first_lane, lanes, first_step: 0, steps, place: 0, width, dst });
                 };
                 if i == 0 {
                     let source = Source { ptr, dtype: a.dtype, lane: token, step: 1 };
@@ -187,7 +191,7 @@ impl<'a, M: Micro> Work<'a, M> {
         unsafe {
             for first in (0..keys).step_by(M::ROWS) {
                 let (k, q) = (self.k.add(first * self.lane), self.q.add(panel * M::COLS * self.lane));
-                M::tile(self.lane / M::BYTES, k, q, scores.add(first * M::COLS), true);
+                M::tile(self.lane / M::BYTES, k, q, scores.add(first * M::COLS), true, M::ROWS, k);
             }
             let mut scale = [1.0f32; LANES];
             let hide = (!whole).then_some(Hide { a, s, head: self.head, first, count, key });
@@ -223,7 +227,7 @@ impl<'a, M: Micro> Work<'a, M> {
             for p in 0..self.deep {
                 for (i, w) in weights[..4 / M::BYTES].iter().enumerate() {
                     let to = results.add(p * M::ROWS * M::COLS);
-                    M::tile(steps, self.v_panel(p), *w, to, first && i == 0);
+                    M::tile(steps, self.v_panel(p), *w, to, first && i == 0, M::ROWS, *w);
                 }
             }
         }

@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, ReduceDesc,
-    RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc,
+    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -85,6 +85,14 @@ pub(super) fn sample(d: &SampleDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported("sample", d.dtype.name(), "cpu"))?;
     let plan = plan("sample", &name, isa, [1, d.n.into()], d.rows, ONE_ROW);
     Ok(Plan { scratch_bytes: d.scratch_bytes(), ..plan })
+}
+
+pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
+    if !d.has_kernel() {
+        return Err(Error::unsupported("quantized_embedding", d.types(), "cpu"));
+    }
+    let name = format!("quantized_embedding_{}_{}", d.format.code(), d.output);
+    Ok(map("quant", &name, isa, d.rows, d.n))
 }
 
 pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
