@@ -25,7 +25,7 @@ pub(super) fn norms(bench: &mut Bench<'_>) -> Result {
     })?;
     rows(bench, "rms_norm", &["x", "residual", "y"], &|t, s| {
         let w = weight(&t[0])?;
-        run!(RmsNorm::new(&t[0], &w, &t[2]).add(&t[1]), s)
+        run!(RmsNorm::new(&t[0], &w, &t[2]).then_add(&t[1]), s)
     })?;
     rows(bench, "rms_norm", &["x", "residual", "h"], &|t, s| {
         let w = weight(&t[0])?;
@@ -48,7 +48,7 @@ pub(super) fn options(bench: &mut Bench<'_>) -> Result {
     });
     for bad in [f32::NAN, f32::INFINITY] {
         bench.reject("scale", Kind::Scalar, &["rms_norm", "`layer_scale`", "finite"], || {
-            RmsNorm::new(&x, &w, &y).add(&h).layer_scale(bad).run()
+            RmsNorm::new(&x, &w, &y).then_add(&h).layer_scale(bad).run()
         });
         bench.reject("eps", Kind::Scalar, &["layer_norm", "`eps`"], || LayerNorm::new(&x, &w, &y).eps(bad).run());
         bench.reject("offset", Kind::Scalar, &["qk_norm", "`weight_offset`"], || {
@@ -56,7 +56,8 @@ pub(super) fn options(bench: &mut Bench<'_>) -> Result {
         });
     }
     bench.reject("eps", Kind::Scalar, &["qk_norm", "`eps`"], || QkNorm::new(&x, &y, &w, &w).eps(-1.0).run());
-    let scaled = |scale: &Tensor, y: &Tensor| RmsNorm::new(&x, &w, y).add(&h).layer_scale(Scalar::Device(scale)).run();
+    let scaled =
+        |scale: &Tensor, y: &Tensor| RmsNorm::new(&x, &w, y).then_add(&h).layer_scale(Scalar::Device(scale)).run();
     let (two, half) = (bench.zeros(DType::F32, &[2])?, bench.zeros(DType::F16, &[1])?);
     bench.reject("two scales", Kind::Shape, &["rms_norm", "`layer_scale`", "one element"], || scaled(&two, &y));
     bench.reject("scale", Kind::DType, &["rms_norm", "`layer_scale`", "f16"], || scaled(&half, &y));

@@ -93,7 +93,7 @@ impl FusedNorm {
         match self.norm {
             Norm::Before => run!(rms(&t[4]).residual(&t[1], &t[3]), RmsNorm),
             Norm::BeforeIntoY => run!(rms(&t[3]).residual(&t[1], &t[4]), RmsNorm),
-            Norm::After => run!(rms(&t[3]).add(&t[1]), RmsNorm),
+            Norm::After => run!(rms(&t[3]).then_add(&t[1]), RmsNorm),
             Norm::Layer => {
                 let op = LayerNorm::new(&t[0], &t[1], t.last().unwrap_or(&t[0])).eps(self.eps);
                 run!(if self.bias { op.bias(&t[2]) } else { op }, LayerNorm)

@@ -29,7 +29,7 @@ const OP: &str = "rms_norm";
 ///
 /// [`residual`](Self::residual) normalises a sum and keeps it: `h = (x + residual) * layer_scale`, `y = norm(h)`, as before
 /// each block of Llama; h is rounded first, so y has the bits that [`Add`](super::Add) and an `RmsNorm` of h would give.
-/// [`add`](Self::add) adds what is normalised: `y = (norm(x) + residual) * layer_scale`, as after each block of Gemma.
+/// [`then_add`](Self::then_add) adds what is normalised: `y = (norm(x) + residual) * layer_scale`, as after each block of Gemma.
 ///
 /// Sums accumulate in f32, so 16-bit inputs do not overflow; an f32 row whose sum of squares passes the range of f32
 /// gives 0, as the formula in f32 does. The last stride of every operand is 1; up to three other axes may be strided on
@@ -99,7 +99,7 @@ impl<'a> RmsNorm<'a> {
         self
     }
 
-    /// Normalises `h = (x + residual) * layer_scale`, and writes h. Takes the place of [`add`](Self::add).
+    /// Normalises `h = (x + residual) * layer_scale`, and writes h. Takes the place of [`then_add`](Self::then_add).
     pub fn residual(mut self, residual: &'a Tensor, h: &'a Tensor) -> Self {
         self.residual = Residual::Before { residual, h };
         self
@@ -107,7 +107,7 @@ impl<'a> RmsNorm<'a> {
 
     /// Adds to what is normalised: `y = (norm(x) + residual) * layer_scale`. Takes the place of
     /// [`residual`](Self::residual).
-    pub fn add(mut self, residual: &'a Tensor) -> Self {
+    pub fn then_add(mut self, residual: &'a Tensor) -> Self {
         self.residual = Residual::After { residual };
         self
     }
@@ -140,7 +140,7 @@ impl<'a> RmsNorm<'a> {
         [0, 1, 2, 4, 5].into_iter().try_for_each(|i| call.unit_stride(i))?;
         match self.layer_scale {
             Some(_) if kind == NormResidual::None => {
-                let expected = "it comes with residual() or add()";
+                let expected = "it comes with residual() or then_add()";
                 return Err(Error::shape(OP, "layer_scale", "given without a residual", expected));
             }
             Some(Scalar::Host(value)) if !value.is_finite() => {

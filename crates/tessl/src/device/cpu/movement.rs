@@ -75,9 +75,9 @@ impl<const SIZE: usize> Task for Turn<SIZE> {
                 } else {
                     for j in 0..self.rows {
                         let row = x.add(j * self.x_m);
-                        for i in 0..columns {
+                        for (i, run) in tile[..columns].iter_mut().enumerate() {
                             let v = row.add(i * SIZE).cast::<[u8; SIZE]>().read();
-                            tile[i].as_mut_ptr().cast::<[u8; SIZE]>().add(j).write(v);
+                            run.as_mut_ptr().cast::<[u8; SIZE]>().add(j).write(v);
                         }
                     }
                 }

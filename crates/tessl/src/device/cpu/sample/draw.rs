@@ -181,7 +181,7 @@ fn mass_of(weight: f32) -> u64 {
 /// `floor(share * total / 2^24)`.
 fn part_of(total: u64, share: u32) -> u64 {
     let share = u64::from(share);
-    share * (total >> 24) + (share * (total & 0xFF_FFFF) >> 24)
+    share * (total >> 24) + ((share * (total & 0xFF_FFFF)) >> 24)
 }
 
 impl Operands<'_, '_> {
