@@ -14,11 +14,13 @@ typedef struct {
 
 #define TRY(call) do { if ((call) != dnnl_success) return NULL; } while (0)
 
-/* C [m, n] = A [m, k] B [k, n], all row-major, bf16 or f32, C of the same type. NULL where oneDNN refuses. */
-void *shim_new(long m, long n, long k, int bf16, int pack, void *weights) {
+/* C [m, n] = A [m, k] B [k, n], all row-major: 0 f32, 1 bf16, C of the same type; 2 s8 with C in s32. NULL where oneDNN
+ * refuses. */
+void *shim_new(long m, long n, long k, int kind, int pack, void *weights) {
     shim *s = calloc(1, sizeof *s);
     if (!s) return NULL;
-    dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_data_type_t type = kind == 0 ? dnnl_f32 : kind == 1 ? dnnl_bf16 : dnnl_s8;
+    dnnl_data_type_t result = kind == 2 ? dnnl_s32 : type;
     dnnl_dims_t ad = {m, k}, bd = {k, n}, cd = {m, n};
     dnnl_memory_desc_t am, bm, any, cm;
     TRY(dnnl_engine_create(&s->engine, dnnl_cpu, 0));
@@ -26,7 +28,7 @@ void *shim_new(long m, long n, long k, int bf16, int pack, void *weights) {
     TRY(dnnl_memory_desc_create_with_tag(&am, 2, ad, type, dnnl_ab));
     TRY(dnnl_memory_desc_create_with_tag(&bm, 2, bd, type, dnnl_ab));
     TRY(dnnl_memory_desc_create_with_tag(&any, 2, bd, type, pack ? dnnl_format_tag_any : dnnl_ab));
-    TRY(dnnl_memory_desc_create_with_tag(&cm, 2, cd, type, dnnl_ab));
+    TRY(dnnl_memory_desc_create_with_tag(&cm, 2, cd, result, dnnl_ab));
     dnnl_primitive_desc_t pd;
     TRY(dnnl_matmul_primitive_desc_create(&pd, s->engine, am, any, NULL, cm, NULL));
     TRY(dnnl_primitive_create(&s->matmul, pd));

@@ -136,7 +136,8 @@ class Blas:
 class OneDnn:
     """Matmul primitive with weights reordered beforehand to the layout the library prefers."""
 
-    dtypes = {"f32", "bf16"}
+    dtypes = {"f32", "bf16", "i8"}
+    codes = {"f32": 0, "bf16": 1, "i8": 2}
 
     def __init__(self, venv, threads):
         import ctypes
@@ -162,7 +163,7 @@ class OneDnn:
             self.shim.shim_free(handle)
         self.calls = []
         for a, b, c in sets:
-            handle = self.shim.shim_new(m, n, k, int(dtype == "bf16"), 1, pointer(b))
+            handle = self.shim.shim_new(m, n, k, self.codes[dtype], 1, pointer(b))
             if not handle:
                 fail(f"oneDNN refused {shape} {dtype}")
             self.calls.append((handle, pointer(a), pointer(c)))
@@ -285,16 +286,21 @@ def random_sets(shape, dtype, copies):
     def stored(x):
         if dtype == "f32":
             return x
+        if dtype == "i8":
+            return (x * 128).astype(np.int8)
         # The upper half of a float, rounded to nearest even.
         bits = x.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
-    empty = lambda: np.full((m, n), np.nan, np.float32) if dtype == "f32" else np.full((m, n), 0x7FC0, np.uint16)
+    poison = {"f32": (np.nan, np.float32), "bf16": (0x7FC0, np.uint16), "i8": (-(2**31), np.int32)}
+    empty = lambda: np.full((m, n), *poison[dtype])
     return [(stored(size(m, k)), stored(size(k, n)), empty()) for _ in range(copies)]
 
 
 def widen(x):
     np = import_numpy()
+    if x.dtype in (np.int8, np.int32):
+        return x.astype(np.float64)
     return x if x.dtype == np.float32 else (x.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -349,6 +355,8 @@ def check_sample(lane, sets, at):
         return False
     rows = [0, a.shape[0] // 2, a.shape[0] - 1]
     want = widen(a)[rows].astype(np.float64) @ widen(b).astype(np.float64)
+    if got.dtype == np.float64:
+        return bool((got[rows] == want).all())
     allowed = (1e-5 if got.dtype == np.float32 and a.dtype == np.float32 else 2e-2) * math.sqrt(a.shape[1])
     return bool((abs(got[rows] - want) <= allowed + abs(want) / 100).all())
 
@@ -382,13 +390,13 @@ class Worker:
         self.process.wait(timeout=60)
 
 
-def rounds_of(tessl, peer, shape, dtype, rounds, copies, batched):
+def rounds_of(tessl, peer, shape, dtype, rounds, copies, batched, packed):
     """Per round (tessl us, peer us); who goes first alternates."""
     text = "x".join(map(str, shape))
     mode = "batched" if batched else "solo"
 
     def ask(worker, iters):
-        own = f"{text} {dtype} {iters} {mode}" if worker is tessl else f"{text} {dtype} {iters} {copies} {mode}"
+        own = f"{text} {dtype} {iters} {mode}{' packed' if packed else ''}" if worker is tessl else f"{text} {dtype} {iters} {copies} {mode}"
         answer = worker.ask(own)
         return answer if "error" in answer else answer["us"]
 
@@ -450,6 +458,7 @@ def main():
     parser.add_argument("--lanes", default="torch", help="torch, mlx, openblas, mkl, onednn, with commas")
     parser.add_argument("--shapes", help="MxNxK or names, with commas [BENCH_SHAPES, else ladder]")
     parser.add_argument("--dtype", default="f32,bf16")
+    parser.add_argument("--packed", action="store_true", help="tessl too has B packed beforehand (oneDNN always has)")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", help="as for tessl [TESSL_DEVICE, else the best present]")
     parser.add_argument("--venv", default="~/.cache/tessl-peers", help="virtual environment of the peers")
@@ -514,15 +523,16 @@ def compare(args):
 def row_of(args, tessl, peers, name, shape, dtype, threads, batched):
     m, n, k = shape
     row = {
-        "suite": "gemm", "name": name, "m": m, "n": n, "k": k, "dtype": dtype, "out": dtype, "layout": "NN",
-        "precision": "exact", "mode": "batched" if batched else "solo", "backend": "tensorops", "packed": False,
+        "suite": "gemm", "name": name, "m": m, "n": n, "k": k, "dtype": dtype, "out": {"i8": "i32"}.get(dtype, dtype), "layout": "NN",
+        "precision": "exact", "mode": "batched" if batched else "solo", "backend": "tensorops", "packed": args.packed,
         "lane": "tessl", "threads": threads, "ratio": {}, "spread": {}, "drift": {}, "peer_us": {},
     }
-    size = 4 if dtype == "f32" else 2
-    copies = max(2, min(64, math.ceil((256 << 20) / (size * (m * k + k * n + m * n)))))
+    size, out = {"f32": (4, 4), "bf16": (2, 2), "f16": (2, 2), "i8": (1, 4)}[dtype]
+    moved = size * (m * k + k * n) + out * m * n
+    copies = max(2, min(64, math.ceil((256 << 20) / moved)))
     best = []
     for lane, worker in peers.items():
-        pairs = rounds_of(tessl, worker, shape, dtype, args.rounds, copies, batched)
+        pairs = rounds_of(tessl, worker, shape, dtype, args.rounds, copies, batched, args.packed)
         if isinstance(pairs, str):
             say(f"{name:<14} {dtype:<5} {lane:<9} {pairs}")
             continue
@@ -543,7 +553,7 @@ def row_of(args, tessl, peers, name, shape, dtype, threads, batched):
     if best:
         us = median(best)
         row.update(median_us=us, min_us=min(best), max_us=max(best), tflops=2 * m * n * k / us / 1e6,
-                   gbps=size * (m * k + k * n + m * n) / us / 1e3, percent_of_limit=None)
+                   gbps=moved / us / 1e3, percent_of_limit=None)
     return row
 
 

@@ -34,12 +34,13 @@ PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
 WIDE = {
-    "norm": ({"VEC16"}, 8, 2),
+    "norm": ({"VEC16"}, 3, 1),
     "mlp": ({"VEC16"}, 1, 1),
     "elementwise": ({"VEC16"}, 1, 1),
     "reduce": ({"VEC16"}, 1, 0),
     "rope": ({"VEC16"}, 1, 1),
     "embed": ({"VEC16"}, 1, 1),
+    "cache": ({"VEC16"}, 1, 1),
 }
 
 # stem -> [(constants that must hold, instruction, its number in each entry point)]. Four wgmma a step and no more waits

@@ -118,6 +118,9 @@ pub(crate) fn read(t: &Tensor) -> Result<Vec<f64>> {
     Ok(match t.dtype() {
         DType::F16 => t.read::<f16>()?.into_iter().map(f64::from).collect(),
         DType::Bf16 => t.read::<bf16>()?.into_iter().map(f64::from).collect(),
+        DType::I8 => t.read::<i8>()?.into_iter().map(f64::from).collect(),
+        DType::U8 => t.read::<u8>()?.into_iter().map(f64::from).collect(),
+        DType::I32 => t.read::<i32>()?.into_iter().map(f64::from).collect(),
         _ => t.read::<f32>()?.into_iter().map(f64::from).collect(),
     })
 }

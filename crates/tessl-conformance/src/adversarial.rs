@@ -1,8 +1,14 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
+mod caches;
+mod movement;
+mod norms;
 mod ops;
 mod positions;
+mod products;
+mod quant;
 mod rowwise;
+mod sampling;
 mod state;
 mod tensors;
 
@@ -155,11 +161,28 @@ pub(crate) fn cases() -> Vec<Case> {
         case("gemm_epilogue", "gemm", ops::epilogues),
         case("gemm_batched", "gemm", ops::gemm_batched_call),
         case("gemm_runtime", "gemm", ops::gemm_runtime),
+        case("gemm_fused", "gemm", products::fused),
+        case("gemm_gated", "gemm", products::gated),
+        case("gemm_packed", "gemm", products::packed),
+        case("gemm_groups", "gemm", products::groups),
+        case("gemm_eight_bits", "gemm", products::eight_bits),
         case("rms_norm", "rms_norm", ops::rms_norm),
+        case("norms", "layer_norm", norms::norms),
+        case("norm_options", "rms_norm", norms::options),
         case("mlp", "glu", rowwise::mlp),
         case("elementwise", "add", rowwise::arithmetic),
         case("rope", "rope", positions::rope),
         case("embedding", "embedding", positions::embedding),
+        case("copy", "copy", movement::copies),
+        case("rows_by_id", "scatter_rows", movement::rows),
+        case("top_k", "top_k", sampling::top_k),
+        case("sample", "sample", sampling::sample),
+        case("quantized_matmul", "quantized_matmul", quant::matmul),
+        case("quantized_glu_qkv", "quantized_glu", quant::glu_and_qkv),
+        case("quantized_embedding", "quantized_embedding", quant::embedding),
+        case("attention", "attention", caches::attention),
+        case("kv_store", "kv_store", caches::kv_store),
+        case("ring_densify", "ring_densify", caches::ring_densify),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),
         case("factors_and_types", "cast", rowwise::factors_and_types),

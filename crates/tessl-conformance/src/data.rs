@@ -3,6 +3,7 @@
 use crate::env::Env;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use tessl::float8::{F8E4M3, F8E5M2};
 use tessl::{BufferKind, DType, Gemm, Stream, Tensor, bf16, f16};
 use tessl_oracle::Format;
 
@@ -16,12 +17,14 @@ const BACK: usize = 37;
 /// The oracle's view of a float type.
 ///
 /// # Panics
-/// For types that are not floats of 16 bits or more.
+/// For types that are not floats.
 pub fn format_of(dtype: DType) -> Format {
     match dtype {
         DType::F32 => Format::F32,
         DType::F16 => Format::F16,
         DType::Bf16 => Format::BF16,
+        DType::F8E4M3 => Format::F8E4M3,
+        DType::F8E5M2 => Format::F8E5M2,
         other => panic!("{other} is not a float type of the suite"),
     }
 }
@@ -35,6 +38,9 @@ pub(crate) fn encode(dtype: DType, values: impl Iterator<Item = f64>) -> Vec<u8>
         DType::F16 => values.flat_map(|v| f16::from_f64(v).to_ne_bytes()).collect(),
         DType::Bf16 => values.flat_map(|v| bf16::from_f64(v).to_ne_bytes()).collect(),
         DType::U8 => values.map(|v| whole(v, 255.0) as u8).collect(),
+        DType::I8 => values.map(|v| (whole(v, 127.0) as i8).cast_unsigned()).collect(),
+        DType::F8E4M3 => values.map(|v| if v.is_nan() { 0x7f } else { F8E4M3::from_f64(v).to_bits() }).collect(),
+        DType::F8E5M2 => values.map(|v| if v.is_nan() { 0x7f } else { F8E5M2::from_f64(v).to_bits() }).collect(),
         DType::U32 => values.flat_map(|v| (whole(v, f64::from(u32::MAX)) as u32).to_ne_bytes()).collect(),
         DType::I32 => values.flat_map(|v| (whole(v, f64::from(i32::MAX)) as i32).to_ne_bytes()).collect(),
         other => panic!("{other} is not a type of the suite"),
@@ -82,6 +88,9 @@ pub(crate) fn write_bytes(tensor: &Tensor, bytes: &[u8], stream: Option<&mut Str
         DType::F16 => write!(f16),
         DType::Bf16 => write!(bf16),
         DType::U8 => write!(u8),
+        DType::I8 => write!(i8),
+        DType::F8E4M3 => write!(F8E4M3),
+        DType::F8E5M2 => write!(F8E5M2),
         DType::U32 => write!(u32),
         DType::I32 => write!(i32),
         other => return Err(format!("{other} is not a type of the suite")),

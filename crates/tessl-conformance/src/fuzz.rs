@@ -1,12 +1,17 @@
 //! Random problems with a seed, coverage of every kernel, and small counterexamples.
 
+mod attention;
+mod cache;
 mod elementwise;
 mod embed;
 mod gemm;
 mod mlp;
+mod movement;
 mod norm;
+mod quant;
 mod reduce;
 mod rope;
+mod sample;
 
 use crate::env::Env;
 use crate::rows::Row;
@@ -114,6 +119,16 @@ pub fn rms_norm(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     Ok(fuzzed)
 }
 
+/// Fuzzes `rms_norm` with a residual, `layer_norm` and `qk_norm`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn norm(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::norm::fused::FusedNorm>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["rms_norm", "layer_norm", "qk_norm"]))?;
+    Ok(fuzzed)
+}
+
 /// Fuzzes `activate` and `glu`, as [`gemm`].
 ///
 /// # Errors
@@ -161,6 +176,54 @@ pub fn rope(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
 pub fn embed(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<crate::embed::EmbedProblem>(env, cases, seed)?;
     covered(&fuzzed, kernels_of(env, &["embedding"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes copies, gathers and scatters, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn movement(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<movement::Movement>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["copy", "gather_rows", "scatter_rows", "scatter_add"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes `top_k` and `sample`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn sample(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<sample::Choice>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["top_k", "sample"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes products with quantised weights and lookups in quantised tables, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn quant(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    run::<quant::QuantFuzz>(env, cases, seed)
+}
+
+/// Fuzzes attention, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn attention(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::attention::AttentionProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["attention"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes stores into caches and the densify of rings, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn cache(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::cache::CacheProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &tessl::nn::CacheOp::ALL.map(tessl::nn::CacheOp::name)))?;
     Ok(fuzzed)
 }
 

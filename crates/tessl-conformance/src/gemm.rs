@@ -1,9 +1,13 @@
 //! Cases of `gemm`.
 
+mod extra;
+mod fused;
 mod problem;
+mod run;
 mod special;
 mod sweep;
 
+pub use extra::{Extra, Gate, Groups, Residual};
 pub use problem::{Data, Place, Problem};
 
 use crate::env::{Env, GEMM_PAIRS, Outcome};
@@ -71,5 +75,6 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(each("special", &["quick"], special::special));
     cases.extend(each("activation", &[], special::activations));
     cases.extend(special::cases());
+    cases.extend(fused::cases());
     cases
 }

@@ -5,10 +5,15 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    ElementwiseDesc, ElementwiseOp, EmbedDesc, MlpDesc, MlpOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
+    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc,
+    ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, PackDesc, Precision,
+    QFormat, QLayout,
+};
 
 #[derive(Serialize)]
 struct Golden {
@@ -26,6 +31,11 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     let f32s = |m, n, k| plain_gemm(m, n, k, DType::F32, DType::F32, T);
     let bf16s = |m, n, k| plain_gemm(m, n, k, DType::Bf16, DType::F32, T);
     let col = Layout::ColMajor;
+    let plain = GemmExtras::default();
+    let packed = GemmExtras { packed: true, ..plain };
+    let mixed = GemmExtras { other_b: Some(DType::I8), ..plain };
+    let scaled = GemmExtras { row_scale: Some(DType::F32), col_scale: Some(DType::F32), ..plain };
+    let with = |d: GemmDesc, extras| GemmDesc { extras, ..d };
     let gemms: Vec<(&'static str, GemmDesc)> = vec![
         ("f32 512^3", f32s(512, 512, 512)),
         ("f32 4096^3", f32s(4096, 4096, 4096)),
@@ -69,14 +79,37 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("k = 0", f32s(64, 64, 0)),
         ("too many tiles", GemmDesc { batch: 1 << 30, ..f32s(1 << 20, 1 << 20, 8) }),
         ("integers", plain_gemm(64, 64, 64, DType::I8, DType::I32, T)),
+        ("integers to bf16, scaled", with(plain_gemm(512, 512, 512, DType::I8, DType::Bf16, T), scaled)),
+        ("u8 x i8", with(plain_gemm(512, 512, 512, DType::U8, DType::I32, T), mixed)),
+        ("fp8", plain_gemm(512, 512, 512, DType::F8E4M3, DType::Bf16, T)),
+        ("packed bf16", with(bf16s(2048, 768, 768), packed)),
+        ("packed bf16 decode 1", with(bf16s(1, 4096, 4096), packed)),
+        ("packed f32", with(f32s(512, 512, 512), packed)),
+        ("gated bf16", with(bf16s(512, 512, 512), GemmExtras { gated: true, ..plain })),
+        ("groups of rows", with(bf16s(512, 512, 512), GemmExtras { groups: 8, ..plain })),
+        ("residual", with(bf16s(512, 512, 512), GemmExtras { residual: true, ..plain })),
     ];
-    let norm = |rows, n, dtype, weight, align| Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, align });
+    let sum_and_norm = |rows, n, dtype, weight, residual, align| {
+        Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align })
+    };
+    let norm = |rows, n, dtype, weight, align| sum_and_norm(rows, n, dtype, weight, NormResidual::None, align);
+    let layer_norm = |rows, n, dtype, weight, align| Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align });
+    let qk_norm = |rows, n, dtype, weight, align| Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align });
     let mut all: Vec<(&'static str, Desc)> = gemms.into_iter().map(|(name, d)| (name, Desc::Gemm(d))).collect();
+    let (dtype, backend) = (DType::Bf16, T);
+    all.push(("weights", Desc::Pack(PackDesc { n: 4096, k: 4096, batch: 1, dtype, gated: false, backend })));
     all.extend([
         ("norm f32", norm(2048, 768, DType::F32, DType::F32, 7)),
         ("norm bf16, f32 weight", norm(1, 4096, DType::Bf16, DType::F32, 7)),
         ("norm f16 unaligned", norm(7, 1001, DType::F16, DType::F16, 1)),
         ("norm many rows", norm(1 << 33, 64, DType::Bf16, DType::Bf16, 7)),
+        ("sum and norm", sum_and_norm(1, 4096, DType::Bf16, DType::Bf16, NormResidual::Before, 7)),
+        ("norm and sum", sum_and_norm(512, 2304, DType::Bf16, DType::F32, NormResidual::After, 7)),
+        ("norm of integers", norm(1, 8, DType::I32, DType::I32, 7)),
+        ("layer norm", layer_norm(1024, 768, DType::F32, DType::F32, 7)),
+        ("layer norm unaligned", layer_norm(7, 1001, DType::Bf16, DType::F32, 1)),
+        ("qk norm prefill", qk_norm(2048 * 40, 128, DType::Bf16, DType::Bf16, 7)),
+        ("qk norm decode", qk_norm(20, 80, DType::F16, DType::F16, 4)),
     ]);
     let mlp =
         |op, rows, n, dtype, align| Desc::Mlp(MlpDesc { op, rows, n, dtype, activation: Activation::Silu, align });
@@ -101,6 +134,7 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         Desc::Reduce(ReduceDesc { op, rows, n, input, output, mask, align })
     };
     let rope = |style, rows, n, dims, dtype, align| Desc::Rope(RopeDesc { rows, n, dims, style, dtype, align });
+    let moved = |op, rows, m, n, dtype, align| Desc::Movement(MovementDesc { op, rows, m, n, dtype, align });
     let embed = |rows, n, dtype, align| Desc::Embed(EmbedDesc { rows, n, dtype, align });
     all.extend([
         ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
@@ -111,9 +145,104 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("rope decode", rope(RopeStyle::Interleaved, 8, 80, 20, DType::F16, 4)),
         ("embedding", embed(2048, 4096, DType::Bf16, 7)),
         ("embedding unaligned", embed(1, 1001, DType::F32, 2)),
+        ("copy of rows", moved(MovementOp::CopyRows, 4096, 1, 128, DType::Bf16, 7)),
+        ("transpose", moved(MovementOp::Transpose, 8, 4096, 4096, DType::Bf16, 7)),
+        ("strided copy", moved(MovementOp::CopyStrided, 100, 1, 7, DType::F32, 2)),
+        ("gather", moved(MovementOp::GatherRows, 512, 1, 4096, DType::U8, 7)),
+        ("scatter", moved(MovementOp::ScatterRows, 512, 1, 4096, DType::F32, 7)),
+        ("scatter sums", moved(MovementOp::ScatterAdd, 4096, 1, 2048, DType::Bf16, 1)),
+        ("scatter sums of integers", moved(MovementOp::ScatterAdd, 1, 1, 8, DType::I32, 7)),
+        ("top_k", Desc::TopK(TopKDesc { rows: 64, n: 128_256, k: 50, dtype: DType::F32 })),
+        ("sample", Desc::Sample(SampleDesc { rows: 1, n: 262_144, penalised: false, dtype: DType::Bf16 })),
+        ("sample with penalty", Desc::Sample(SampleDesc { rows: 8, n: 32_000, penalised: true, dtype: DType::F32 })),
+        ("sample integers", Desc::Sample(SampleDesc { rows: 1, n: 8, penalised: false, dtype: DType::I32 })),
+        ("attention prefill", attention(1, 4096, 4096, 32, 8, 128)),
+        ("attention prefill, 512", attention(1, 512, 512, 8, 1, 512)),
+        ("attention decode", attention(1, 1, 8192, 32, 8, 128)),
+        ("attention decode of a batch", attention(64, 1, 8192, 32, 8, 128)),
+        (
+            "attention packed",
+            Desc::Attention(AttentionDesc { packed: true, page: 16, ..plain_attention(16, 900, 4096, 32, 8, 80) }),
+        ),
+        ("attention combine", Desc::Combine(CombineDesc { rows: 32, dim: 128, split: 16, dtype: DType::Bf16 })),
+        (
+            "attention of integers",
+            Desc::Attention(AttentionDesc { dtype: DType::I8, ..plain_attention(1, 1, 1, 1, 1, 8) }),
+        ),
+        ("kv_store decode", cache(CacheOp::Store, 8, true, 7)),
+        ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
+    all.extend(quantised());
     all
+}
+
+fn quantised() -> Vec<(&'static str, Desc)> {
+    let product = |op: QuantOp, m, k, format: QFormat, input| {
+        let n =
+            std::array::from_fn(|i| if i < op.weights() { 4096 >> if op == QuantOp::Qkv { i } else { 0 } } else { 0 });
+        Desc::Quant(QuantDesc {
+            op,
+            m,
+            n,
+            k,
+            format,
+            layout: QLayout::Rows,
+            factors: (format.factors() > 0).then_some(DType::F16),
+            input,
+            output: input,
+            activation: Activation::None,
+            bias: false,
+            residual: false,
+            align: 7,
+        })
+    };
+    let affine = QFormat::Affine { bits: 4, group: 64 };
+    let table = QuantEmbedDesc {
+        rows: 2048,
+        n: 4096,
+        format: QFormat::Q6K,
+        layout: QLayout::Rows,
+        factors: None,
+        output: DType::Bf16,
+        align: 7,
+    };
+    vec![
+        ("quantized decode", product(QuantOp::Matmul, 1, 4096, affine, DType::Bf16)),
+        ("quantized 16 rows", product(QuantOp::Matmul, 16, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized 17 rows", product(QuantOp::Matmul, 17, 4096, QFormat::Q4_0, DType::F32)),
+        ("quantized prefill", product(QuantOp::Matmul, 512, 14336, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu", product(QuantOp::Glu, 1, 4096, QFormat::Q4K, DType::Bf16)),
+        ("quantized glu prefill", product(QuantOp::Glu, 512, 4096, QFormat::Q8_0, DType::F16)),
+        ("quantized qkv", product(QuantOp::Qkv, 1, 4096, QFormat::Q6K, DType::F32)),
+        ("quantized embedding", Desc::QuantEmbed(table)),
+    ]
+}
+
+fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> AttentionDesc {
+    AttentionDesc {
+        sequences,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        dim,
+        dtype: DType::Bf16,
+        causal: true,
+        window: false,
+        packed: false,
+        page: 0,
+        mask: None,
+        align: 7,
+    }
+}
+
+fn attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32, dim: u32) -> Desc {
+    Desc::Attention(plain_attention(sequences, queries, keys, heads, kv_heads, dim))
+}
+
+fn cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> Desc {
+    Desc::Cache(CacheDesc { op, rows, n: 128, dtype: DType::Bf16, pair, align })
 }
 
 /// The golden text of one profile.

@@ -13,6 +13,8 @@
 //! ```
 
 mod adversarial;
+pub mod attention;
+pub mod cache;
 mod data;
 pub mod elementwise;
 pub mod embed;
@@ -22,12 +24,15 @@ pub mod gemm;
 pub mod golden;
 mod known;
 pub mod mlp;
+mod movement;
 pub mod norm;
+pub mod quant;
 pub mod reduce;
 mod report;
 pub mod rope;
 pub mod rows;
 pub mod rowwise;
+mod sample;
 pub mod skip;
 mod suite;
 mod tensor;

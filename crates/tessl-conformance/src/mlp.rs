@@ -23,7 +23,7 @@ pub struct MlpProblem {
     pub rows: RowCase,
 }
 
-fn oracle(activation: Activation) -> tessl_oracle::Activation {
+pub(crate) fn oracle(activation: Activation) -> tessl_oracle::Activation {
     match activation {
         Activation::Relu => tessl_oracle::Activation::Relu,
         Activation::Silu => tessl_oracle::Activation::Silu,

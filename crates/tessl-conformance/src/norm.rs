@@ -1,4 +1,6 @@
-//! Cases of `rms_norm`.
+//! Cases of the family `norm`: here `rms_norm` without a residual.
+
+pub(crate) mod fused;
 
 use crate::data::{Mem, Placed, compare, format_of};
 use crate::env::{Env, NORM_PAIRS, Outcome};
@@ -273,9 +275,14 @@ fn special(env: &Env, pair: Pair) -> Outcome {
     run().into()
 }
 
-/// Every case of this operation.
+/// Every problem class of the other norms that takes a kernel or row of its own.
+pub(crate) fn descs() -> Vec<tessl::plan::Desc> {
+    fused::descs()
+}
+
+/// Every case of this family.
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
+    let mut cases = fused::cases();
     cases.extend(each("sizes", &[], sizes));
     cases.extend(each("views", &["quick"], views));
     cases.extend(each("scalars", &[], scalars));

@@ -6,7 +6,7 @@ use crate::suite::Case;
 use tessl::nn::{Positions, Rope, RopeDesc, RopeFrequencies, RopeScaling, RopeStyle};
 use tessl::plan::Desc;
 use tessl::{DType, Scalar, Stream, Tensor, bf16};
-use tessl_oracle::{Rng, bound, rope, rope_frequency, rope_pair};
+use tessl_oracle::{Rng, bound, rope, rope_frequency, rope_ntk, rope_pair, rope_yarn};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 const BASE: f64 = 10_000.0;
@@ -232,12 +232,42 @@ fn candle_3520(env: &Env) -> Result<(), String> {
     Ok(())
 }
 
+/// Scaled frequencies against their own formulas: a row of ones at a position shows the angle of each pair.
+fn scalings(env: &Env) -> Result<(), String> {
+    let text = |e: tessl::Error| e.to_string();
+    let yarn = RopeScaling::Yarn { factor: 4.0, original: 2048.0, fast: 32.0, slow: 1.0 };
+    for dims in [4usize, 64, 128] {
+        for (scaling, frequencies) in
+            [(RopeScaling::Ntk(8.0), rope_ntk(dims, BASE, 8.0)), (yarn, rope_yarn(dims, BASE, 4.0, 2048.0))]
+        {
+            let table = RopeFrequencies::new(&env.rt, dims, BASE, scaling).map_err(text)?;
+            for position in [1u32, 777, 100_000] {
+                let x = env.rt.from_slice(&vec![1.0f32; dims], &[1, 1, dims]).map_err(text)?;
+                Rope::new(&x, &table, position, &x).run().map_err(text)?;
+                let got = x.read::<f32>().map_err(text)?;
+                let want = rope(&vec![1.0; dims], position.into(), &frequencies, false);
+                // The frequencies themselves are right to a few units of f64.
+                let error = 1e-6 + f64::from(position) * 1e-14;
+                let near = got.iter().zip(&want).all(|(g, w)| (f64::from(*g) - w).abs() < error);
+                if env.computes && !near {
+                    return Err(format!("{scaling:?} at {position}: {got:?} instead of {want:?}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Every case of this family.
 pub(crate) fn cases() -> Vec<Case> {
     let known = |name: &str, body: fn(&Env) -> Result<(), String>| {
         Case::fixed(format!("known/{name}"), "rope", 100, move |env| body(env).into()).tagged(&["quick"])
     };
-    let mut cases = vec![known("mlx_3494", mlx_3494), known("candle_3520", candle_3520)];
+    let mut cases = vec![
+        Case::fixed("rope/scalings", "rope", 1000, |env| scalings(env).into()).tagged(&["quick"]),
+        known("mlx_3494", mlx_3494),
+        known("candle_3520", candle_3520),
+    ];
     for (style, dtype) in RopeStyle::ALL.into_iter().flat_map(|s| FLOATS.map(|d| (s, d))) {
         let case = |label: &str, body: fn(&Env, RopeStyle, DType) -> Outcome| {
             let name = format!("rope/{label}/{}_{dtype}", style.name());

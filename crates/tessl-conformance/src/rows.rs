@@ -1,11 +1,13 @@
 //! Plan rows: which (kernel, reason) pairs a profile can choose, found by planning, never by a list kept by hand.
 
-use crate::env::{GEMM_PAIRS, NORM_PAIRS};
+use crate::env::{FP8_PAIRS, GEMM_PAIRS, INT8_PAIRS, NORM_PAIRS};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tessl::nn::RmsNormDesc;
+use tessl::nn::{NormResidual, RmsNormDesc};
 use tessl::plan::{Desc, plan};
-use tessl::{Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, Bias, DType, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, PackDesc, Precision,
+};
 
 /// A kernel variant and the rule that chose it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -32,12 +34,22 @@ impl Row {
         let constants = if constants.is_empty() { String::new() } else { format!("[{}]", constants.join(",")) };
         let op = match desc {
             Desc::Gemm(_) => "gemm",
+            Desc::Pack(_) => "pack_weights",
             Desc::RmsNorm(_) => "rms_norm",
+            Desc::LayerNorm(_) => "layer_norm",
+            Desc::QkNorm(_) => "qk_norm",
             Desc::Mlp(d) => d.op.name(),
             Desc::Elementwise(d) => d.op.name(),
             Desc::Reduce(d) => d.op.name(),
             Desc::Rope(_) => "rope",
             Desc::Embed(_) => "embedding",
+            Desc::Movement(d) => d.op.name(),
+            Desc::TopK(_) => "top_k",
+            Desc::Sample(_) => "sample",
+            Desc::Quant(d) => d.op.name(),
+            Desc::QuantEmbed(_) => "quantized_embedding",
+            Desc::Attention(_) | Desc::Combine(_) => "attention",
+            Desc::Cache(d) => d.op.name(),
             _ => "other",
         };
         let kernel = format!("{}{constants}", plan.kernel.name);
@@ -72,6 +84,7 @@ pub fn plain_gemm(m: u32, n: u32, k: u32, input: DType, output: DType, backend: 
         activation: Activation::None,
         precision: Precision::Exact,
         backend,
+        extras: GemmExtras::default(),
     }
 }
 
@@ -98,7 +111,7 @@ pub fn gemm_rows(profile: &DeviceProfile) -> BTreeMap<Row, GemmDesc> {
             }
         }
     };
-    for (input, output) in GEMM_PAIRS {
+    for (input, output) in GEMM_PAIRS.into_iter().chain(INT8_PAIRS).chain(FP8_PAIRS) {
         for backend in [GemmBackend::TensorOps, GemmBackend::Simdgroup] {
             for m in SIZES {
                 for (n, k) in
@@ -123,10 +136,13 @@ pub fn gemm_rows(profile: &DeviceProfile) -> BTreeMap<Row, GemmDesc> {
 fn variations(base: &GemmDesc, offer: &mut impl FnMut(&GemmDesc)) {
     let layouts = [Layout::RowMajor, Layout::ColMajor];
     for (a, b) in layouts.into_iter().flat_map(|a| layouts.into_iter().map(move |b| (a, b))) {
-        let natural = |dtype: DType| if dtype.size() == 2 { 1 } else { 2 };
+        let natural = |dtype: DType| u8::try_from(dtype.size().trailing_zeros()).unwrap_or(2);
         for (align, c_align) in [(7, 7), (natural(base.input), natural(base.output)), (4, 4)] {
             let d = GemmDesc { a, b, a_align: align, b_align: align, c_align, ..base.clone() };
             offer(&d);
+            if base.output == DType::I32 {
+                continue;
+            }
             for bias in
                 [Bias::Column(DType::F32), Bias::Column(base.output), Bias::Row(DType::F32), Bias::Row(base.output)]
             {
@@ -146,6 +162,11 @@ fn variations(base: &GemmDesc, offer: &mut impl FnMut(&GemmDesc)) {
     }
     offer(&GemmDesc { batch: 3, b_shared: false, ..base.clone() });
     offer(&GemmDesc { k: 0, ..base.clone() });
+    let with = |extras: GemmExtras| GemmDesc { extras, ..base.clone() };
+    let plain = GemmExtras::default();
+    offer(&with(GemmExtras { packed: true, ..plain }));
+    offer(&with(GemmExtras { groups: base.m, ..plain }));
+    offer(&GemmDesc { batch: 8, b_shared: false, ..with(GemmExtras { packed: true, ..plain }) });
 }
 
 /// Every rms_norm row that the profile can choose, with the cheapest problem that takes it.
@@ -156,7 +177,7 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
         for n in [1, 4, 8, 33, 64, 128, 500, 1024, 4096, 16384, 70000] {
             for (count, align) in [1u64, 3, 65, 1000].into_iter().flat_map(|r| [1, 4, 7].map(move |a| (r, a))) {
                 let align = if dtype == DType::F32 && align < 2 { 2 } else { align };
-                let d = RmsNormDesc { rows: count, n, dtype, weight, align };
+                let d = RmsNormDesc { rows: count, n, dtype, weight, residual: NormResidual::None, align };
                 if let Ok(row) = Row::of(&Desc::RmsNorm(d.clone()), profile) {
                     let best = rows.entry(row).or_insert_with(|| d.clone());
                     if cost(&d) < cost(best) {
@@ -172,15 +193,30 @@ pub fn norm_rows(profile: &DeviceProfile) -> BTreeMap<Row, RmsNormDesc> {
 /// Every row of the other operations that the profile can choose, with a problem that takes it.
 pub fn nn_rows(profile: &DeviceProfile) -> BTreeMap<Row, Desc> {
     let descs = [
+        crate::norm::descs(),
         crate::mlp::descs(),
+        crate::movement::descs(),
         crate::elementwise::descs(),
         crate::reduce::descs(),
         crate::rope::descs(),
         crate::embed::descs(),
+        crate::sample::descs(),
+        pack_descs(),
+        crate::quant::descs(),
+        crate::attention::descs(),
+        crate::cache::descs(),
     ]
     .into_iter()
     .flatten();
     descs.filter_map(|desc| Some((Row::of(&desc, profile).ok()?, desc))).collect()
+}
+
+/// Packing of weights of every type.
+fn pack_descs() -> Vec<Desc> {
+    let types = DType::ALL.into_iter().filter(|d| !matches!(d, DType::I32 | DType::U32));
+    let backends = [GemmBackend::TensorOps, GemmBackend::Simdgroup];
+    let all = types.flat_map(|dtype| backends.map(|backend| (dtype, backend)));
+    all.map(|(dtype, backend)| Desc::Pack(PackDesc { n: 40, k: 9, batch: 1, dtype, gated: false, backend })).collect()
 }
 
 /// All rows of a profile.

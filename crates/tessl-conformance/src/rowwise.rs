@@ -31,26 +31,32 @@ pub struct RowCase {
     pub seed: u64,
 }
 
-/// What an operand is: its type, and whether it has whole rows, or one element for each.
+/// What an operand is: its type, and whether it has whole rows, one element for each, or one row for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Rows(DType),
     Column(DType),
+    Vector(DType),
+    /// Rows of another length.
+    Some(DType, usize),
 }
 
 impl Operand {
     fn dtype(self) -> DType {
         match self {
-            Operand::Rows(dtype) | Operand::Column(dtype) => dtype,
+            Operand::Rows(dtype) | Operand::Column(dtype) | Operand::Vector(dtype) | Operand::Some(dtype, _) => dtype,
         }
     }
 }
 
-/// Builds the op from its operands (inputs, then the output), runs it and says what it was.
+/// Builds the op from its operands (inputs, then outputs), runs it and says what it was.
 pub(crate) type Run<'a> = &'a dyn Fn(&[Tensor], Option<&mut Stream>) -> tessl::Result<Desc>;
 
-/// Exact value and error of every output, from the inputs.
-type Want<'a> = &'a dyn Fn(&[Vec<f64>]) -> Vec<(f64, f64)>;
+/// Exact value and error of every element of an output.
+pub(crate) type Wanted = Vec<(f64, f64)>;
+
+/// Those of each output, from the inputs.
+type Want<'a> = &'a dyn Fn(&[Vec<f64>]) -> Vec<Wanted>;
 
 impl RowCase {
     /// `rows` contiguous, aligned rows of `n` elements.
@@ -77,13 +83,22 @@ impl RowCase {
         match operand {
             Operand::Rows(_) => self.outer.iter().copied().chain([self.n]).collect(),
             Operand::Column(_) => self.outer.clone(),
+            Operand::Vector(_) => vec![self.n],
+            Operand::Some(_, n) => self.outer.iter().copied().chain([n]).collect(),
         }
     }
 
     fn placed(&self, operand: Operand, index: usize, permuted: bool, broadcast: bool) -> Placed {
         let shape = self.shape(operand);
-        let mut strides = vec![usize::from(matches!(operand, Operand::Rows(_))); shape.len()];
-        let row = if matches!(operand, Operand::Rows(_)) { self.n } else { 1 };
+        if let Operand::Vector(dtype) = operand {
+            return Placed::new(dtype, &shape, &[1], self.offset);
+        }
+        let row = match operand {
+            Operand::Rows(_) => self.n,
+            Operand::Some(_, n) => n,
+            _ => 1,
+        };
+        let mut strides = vec![usize::from(!matches!(operand, Operand::Column(_))); shape.len()];
         let mut reach = (row + self.pads[index % 3]).max(1);
         let order: Vec<usize> = (0..self.outer.len()).collect();
         let order: Vec<usize> = if permuted { order } else { order.into_iter().rev().collect() };
@@ -109,28 +124,43 @@ impl RowCase {
         (inputs, output): (&[Operand], Operand),
         value: impl Fn(&mut Rng, usize) -> f64,
         run: Run<'_>,
-        want: impl Fn(&[Vec<f64>]) -> Vec<(f64, f64)>,
+        want: impl Fn(&[Vec<f64>]) -> Wanted,
     ) -> Result<(), String> {
-        let body = |mem: &mut Mem<'_>| self.check_in(mem, inputs, output, &value, run, &want);
+        self.check_outputs(env, (inputs, &[output]), value, run, |data| vec![want(data)])
+    }
+
+    /// The same for several outputs, of which the first may be an input.
+    ///
+    /// # Errors
+    /// What was wrong, with the case.
+    pub(crate) fn check_outputs(
+        &self,
+        env: &Env,
+        operands: (&[Operand], &[Operand]),
+        value: impl Fn(&mut Rng, usize) -> f64,
+        run: Run<'_>,
+        want: impl Fn(&[Vec<f64>]) -> Vec<Wanted>,
+    ) -> Result<(), String> {
+        let body = |mem: &mut Mem<'_>| self.check_in(mem, operands, &value, run, &want);
         Mem::with(env, self.kind, body).map_err(|e| format!("{e}\n  {self:?}"))
     }
 
     fn check_in(
         &self,
         mem: &mut Mem<'_>,
-        inputs: &[Operand],
-        output: Operand,
+        (inputs, outputs): (&[Operand], &[Operand]),
         value: &dyn Fn(&mut Rng, usize) -> f64,
         run: Run<'_>,
         want: Want<'_>,
     ) -> Result<(), String> {
         let mut rng = Rng::new(self.seed);
-        let in_place = self.in_place.filter(|&i| i < inputs.len() && inputs[i] == output);
+        let in_place = self.in_place.filter(|&i| i < inputs.len() && inputs[i] == outputs[0]);
         let last = inputs.len() - 1;
         let mut places = Vec::new();
         let mut data: Vec<Vec<f64>> = Vec::new();
         for (i, &operand) in inputs.iter().enumerate() {
-            let broadcast = self.broadcast && i == last && in_place != Some(i);
+            let vector = matches!(operand, Operand::Vector(_));
+            let broadcast = self.broadcast && i == last && in_place != Some(i) && !vector;
             let place = self.placed(operand, i, self.permuted, broadcast);
             let row = if matches!(operand, Operand::Rows(_)) { self.n } else { 1 };
             let distinct = if broadcast { place.len().min(row) } else { place.len() };
@@ -138,11 +168,17 @@ impl RowCase {
             data.push((0..place.len()).map(|at| values[at % distinct.max(1)]).collect());
             places.push(place);
         }
-        let mut y = self.placed(output, inputs.len(), false, false);
-        places.iter_mut().try_for_each(|p| p.allocate(mem))?;
-        y.allocate(mem)?;
-        let target = in_place.map_or(&y, |i| &places[i]);
-        let views: Vec<Tensor> = places.iter().chain([target]).map(Placed::view).collect::<Result<_, _>>()?;
+        let numbered = outputs.iter().enumerate();
+        let mut own: Vec<Placed> =
+            numbered.map(|(i, &output)| self.placed(output, inputs.len() + i, false, false)).collect();
+        places.iter_mut().chain(&mut own).try_for_each(|p| p.allocate(mem))?;
+        let targets: Vec<&Placed> = own
+            .iter()
+            .enumerate()
+            .map(|(i, place)| in_place.filter(|_| i == 0).map_or(place, |input| &places[input]))
+            .collect();
+        let views: Vec<Tensor> =
+            places.iter().chain(targets.iter().copied()).map(Placed::view).collect::<Result<_, _>>()?;
         let mut runs = Vec::new();
         for turn in 0..2 {
             for (i, place) in places.iter().enumerate() {
@@ -152,21 +188,24 @@ impl RowCase {
                     place.fill_input(mem, |at| data[i][at])?;
                 }
             }
-            y.fill_output(mem, |_| f64::NAN)?;
+            own.iter().try_for_each(|y| y.fill_output(mem, |_| f64::NAN))?;
             let desc = run(&views, mem.stream.as_deref_mut()).map_err(|e| e.to_string())?;
             if turn == 0 && self.cost() > 0 {
                 mem.env.cover(&desc)?;
             }
             if mem.env.computes {
-                runs.push(target.fetch_output()?);
+                runs.push(targets.iter().map(|y| y.fetch_output()).collect::<Result<Vec<_>, _>>()?);
             }
         }
         let [first, second] = runs.as_slice() else { return Ok(()) };
         if first != second {
             return Err("two runs differ".into());
         }
-        let want = want(&data);
-        compare(output.dtype(), first, &self.shape(output), |at| want[at])
+        for (i, (want, &output)) in want(&data).iter().zip(outputs).enumerate() {
+            compare(output.dtype(), &first[i], &self.shape(output), |at| want[at])
+                .map_err(|e| if i == 0 { e } else { format!("output {i}: {e}") })?;
+        }
+        Ok(())
     }
 
     /// A random case of at most `limit` elements; every other `turn` is aligned to 128 bytes.

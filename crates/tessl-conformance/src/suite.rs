@@ -86,10 +86,15 @@ impl Suite {
         let mut cases = crate::gemm::cases();
         cases.extend(crate::norm::cases());
         cases.extend(crate::mlp::cases());
+        cases.extend(crate::movement::cases());
         cases.extend(crate::elementwise::cases());
         cases.extend(crate::reduce::cases());
         cases.extend(crate::rope::cases());
         cases.extend(crate::embed::cases());
+        cases.extend(crate::sample::cases());
+        cases.extend(crate::quant::cases());
+        cases.extend(crate::attention::cases());
+        cases.extend(crate::cache::cases());
         cases.extend(crate::tensor::cases());
         cases.extend(crate::known::cases());
         cases.extend(crate::adversarial::cases());

@@ -5,9 +5,14 @@
 mod config;
 mod error;
 pub mod file;
+mod model;
+mod session;
 mod tokenizer;
+mod weights;
 
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use error::{LlmError, Result};
 pub use file::WeightFile;
+pub use model::Model;
+pub use session::Session;
 pub use tokenizer::{TokenStream, Tokenizer};

@@ -56,7 +56,11 @@ impl Activation {
             Activation::None | Activation::Relu => 0.0,
             Activation::Silu => 8.0 * u * y + tiny,
             Activation::Gelu => 6e-7 * x.abs(),
-            Activation::GeluTanh => (8.0 + 12.0 * inner(x).abs()) * u * y + tiny,
+            // For x > 0 the exponential, whose error grows with its argument, is a small part of the sum.
+            Activation::GeluTanh => {
+                let part = if x > 0.0 { (-inner(x)).exp() } else { 1.0 };
+                (8.0 + 12.0 * inner(x).abs() * part) * u * y + tiny
+            }
         }
     }
 }

@@ -14,7 +14,7 @@
 //! The epilogue `alpha * acc + beta * c + bias` has at most four roundings, each of at most u times the magnitudes of the
 //! terms; an activation multiplies what came before by its steepest slope and adds its own error; the store rounds once.
 
-use crate::{Activation, Epilogue, Format, glu};
+use crate::{Activation, Epilogue, Format, Key, Scores, glu};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const LAMBDA: f64 = 6.0;
@@ -28,9 +28,17 @@ pub fn sum(k: usize) -> f64 {
 /// Largest error of one element of C before it is rounded to `output`: `acc` the exact sum, `magnitude` the sum of
 /// magnitudes of `k` products, `relative` their error (0 for integer patterns, else [`sum`]).
 pub fn gemm(relative: f64, acc: f64, magnitude: f64, old: f64, bias: f64, e: &Epilogue) -> f64 {
+    let linear_error = linear([relative, 0.0], acc, magnitude, old, bias, e);
+    let t = e.linear(acc, old, bias);
+    e.activation.slope() * linear_error + e.activation.error(t)
+}
+
+/// Largest error of `alpha * acc + beta * old + bias`, where alpha holds the scales too: `relative` is the error of the
+/// products against their magnitudes, and the number of roundings of the sum itself (of an i32 to f32, of scales).
+pub fn linear([relative, more]: [f64; 2], acc: f64, magnitude: f64, old: f64, bias: f64, e: &Epilogue) -> f64 {
     let old_term = if e.beta == 0.0 { 0.0 } else { (e.beta * old).abs() };
     let product = (e.alpha * acc).abs();
-    let mut roundings = 0.0;
+    let mut roundings = more * product;
     if e.alpha != 1.0 {
         roundings += product;
     }
@@ -40,9 +48,13 @@ pub fn gemm(relative: f64, acc: f64, magnitude: f64, old: f64, bias: f64, e: &Ep
     if bias != 0.0 {
         roundings += product + old_term + bias.abs();
     }
-    let linear_error = e.alpha.abs() * relative * magnitude + roundings * U * (1.0 + 8.0 * U);
-    let t = e.linear(acc, old, bias);
-    e.activation.slope() * linear_error + e.activation.error(t)
+    e.alpha.abs() * relative * magnitude + roundings * U * (1.0 + 8.0 * U)
+}
+
+/// Largest error of `gate * up` from the errors of both: theirs times the other, and one rounding.
+pub fn product([gate, up]: [f64; 2], [gate_error, up_error]: [f64; 2]) -> f64 {
+    let error = gate.abs() * up_error + up.abs() * gate_error + gate_error * up_error;
+    error + U * ((gate * up).abs() + error) + 2f64.powi(-149)
 }
 
 /// Largest error of one element of rms_norm before it is rounded: `n` elements a row, `y` the exact value.
@@ -57,11 +69,44 @@ pub fn rms_norm(n: usize, y: f64, weight: f64, offset: f64) -> f64 {
     y.abs() * (scale + 3.0 * U + weight_error) + 2f64.powi(-148)
 }
 
+/// Largest errors of the elements of a row of layer_norm before they are rounded; `y` are the exact values.
+///
+/// Kernels work on d = x - x[0], rounded once. Their mean m is off by `(sum(n) + 2u) mean|d|`, so e = d - m by
+/// E = `u |d| + that + u |e|`. The variance is that of all e: `2 mean|e E| + mean E^2`, and `sum(n) + 3u` of itself; half of
+/// it, relative to variance + eps, is that of the reciprocal root, which adds 4u; two products and the bias add 3u.
+pub fn layer_norm(x: &[f64], weight: impl Fn(usize) -> f64, y: &[f64], eps: f64) -> Vec<f64> {
+    let n = x.len() as f64;
+    let (mean, variance) = crate::norm::moments(x);
+    let spread = x.iter().map(|v| (v - x[0]).abs()).sum::<f64>() / n;
+    let off = (sum(x.len()) + 2.0 * U) * spread + 2f64.powi(-140);
+    let distance = |i: usize| U * (x[i] - x[0]).abs() + off + U * (x[i] - mean).abs();
+    let first: f64 = (0..x.len()).map(|i| (x[i] - mean).abs() * distance(i)).sum::<f64>() / n;
+    let second: f64 = (0..x.len()).map(|i| distance(i).powi(2)).sum::<f64>() / n;
+    let of_variance = 2.0 * first + second + (sum(x.len()) + 3.0 * U) * variance;
+    let total = variance + eps;
+    // Where the variance is lost in its error and eps is small, the root has no correct digit.
+    let relative = if of_variance < 0.5 * total { of_variance / total } else { f64::INFINITY };
+    let scale = 1.0 / total.sqrt();
+    let error = |i: usize| {
+        let product = (x[i] - mean).abs() * scale * weight(i).abs();
+        let e = weight(i).abs() * scale * distance(i);
+        (e + product * (relative + 7.0 * U)) * (1.0 + relative) + U * y[i].abs() + 2f64.powi(-148)
+    };
+    (0..x.len()).map(error).collect()
+}
+
 /// Largest error of `act(gate) * up` before it is rounded: that of the function, times up, and one rounding of the
 /// product. Without an error of the function the product of two elements has at most one rounding, that of the store.
 pub fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
     let error = activation.error(gate) * up.abs();
     if error == 0.0 { 0.0 } else { error + U * (glu(activation, gate, up).abs() + error) + 2f64.powi(-149) }
+}
+
+/// Largest error of `sum_k x_k w_k` with quantised weights `w = product + offset`, before the epilogue: `magnitude` is
+/// `sum_k |x_k| (|product_k| + |offset_k|)`. A weight has up to three roundings (the scale of a sub-block, its product, its sum);
+/// one more, of relative size `rounded`, where a kernel stores weights in the type of x. Then the sum.
+pub fn quant(k: usize, magnitude: f64, rounded: f64) -> f64 {
+    magnitude * (sum(k) + 3.0 * U + rounded) + 2f64.powi(-148)
 }
 
 /// Largest error of one rounding to f32 of a result whose exact value is `y`.
@@ -108,6 +153,42 @@ pub fn softmax(scores: &[f64], errors: &[f64], log: bool) -> Vec<f64> {
 pub fn rope(x0: f64, x1: f64, position: f64, frequency: f64) -> f64 {
     let angle = position.abs() * (frequency * 2f64.powi(-51) + 2f64.powi(-61)) + 2f64.powi(-29);
     (x0.abs() + x1.abs()) * (4.0 * U + angle) + 2f64.powi(-148)
+}
+
+/// Largest errors of one row of attention before the store.
+///
+/// A product of `dim` elements has the error of [`sum`], its score that of [`score`]. The error of a score, the rounding of
+/// its distance from the maximum and 10u of its exponential are relative errors of a weight. While keys pass, the maximum
+/// grows up to once in every two keys of each of four groups, and what has been summed is then multiplied by another
+/// exponential: a relative error of 10u each time, all of them independent, and the roundings of distances that add up to the
+/// range of the scores. The sum of weights has the weighted mean of these errors and [`sum`] of its terms, so has the sum of
+/// values; 8u are for the sink, the division and the last product. Weights below the normal range may be flushed to 0.
+/// Weights of bf16 (`halves`) may be sums of two bf16 numbers: each rounds by 2^-9 of what is left, and 2^-17 covers it.
+pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, halves: bool) -> Vec<f64> {
+    let (n, dim) = (keys.len(), q.len());
+    let t = scores.of(q, keys);
+    let weights = scores.weights(&t);
+    let seen = || t.iter().copied().filter(|t| *t > f64::NEG_INFINITY);
+    let most = seen().chain(scores.sink).fold(f64::NEG_INFINITY, f64::max);
+    let range = seen().map(|t| most - t).fold(0.0, f64::max);
+    let steps = 10.0 * sum(n / 8 + 16);
+    let relative: Vec<f64> = (0..n)
+        .map(|j| {
+            let terms = q.iter().zip(keys[j].k).map(|(q, k)| q * k);
+            let (product, size) = terms.fold((0.0, 0.0), |(p, s), x| (p + x, s + f64::abs(x)));
+            let added = (keys[j].added != 0.0).then_some(keys[j].added).filter(|a| a.is_finite());
+            let error = scores.scale.abs() * sum(dim) * size + score(product, scores.scale, scores.softcap, added);
+            error + U * ((most - t[j]).abs() + range) + steps + 10.0 * U
+        })
+        .map(|x| if x.is_finite() { x } else { 0.0 })
+        .collect();
+    let mean: f64 = weights.iter().zip(&relative).map(|(w, r)| w * r).sum();
+    let common = mean + 2.0 * sum(n) + 8.0 * U + if halves { 2f64.powi(-17) } else { 0.0 };
+    let element = |d: usize| {
+        let terms = weights.iter().zip(&relative).zip(keys);
+        terms.map(|((w, r), key)| (w * (r + common) + 2f64.powi(-125)) * key.v[d].abs()).sum::<f64>()
+    };
+    (0..keys.first().map_or(0, |key| key.v.len())).map(element).collect()
 }
 
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.

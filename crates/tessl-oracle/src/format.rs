@@ -18,6 +18,10 @@ impl Format {
     pub const F16: Format = Format { bits: 11, min_exponent: -14, max_exponent: 15 };
     /// bfloat16.
     pub const BF16: Format = Format { bits: 8, min_exponent: -126, max_exponent: 127 };
+    /// OCP fp8 e4m3. Its largest number is 448: the encoding after that, 480 here, is NaN.
+    pub const F8E4M3: Format = Format { bits: 4, min_exponent: -6, max_exponent: 8 };
+    /// OCP fp8 e5m2.
+    pub const F8E5M2: Format = Format { bits: 3, min_exponent: -14, max_exponent: 15 };
 
     /// Half the distance between 1 and the next number: the largest relative error of one rounding.
     pub fn unit_roundoff(self) -> f64 {

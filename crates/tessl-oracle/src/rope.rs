@@ -5,6 +5,27 @@ pub fn rope_frequency(i: usize, dims: usize, base: f64) -> f64 {
     base.powf(-2.0 * i as f64 / dims as f64)
 }
 
+/// The frequencies of NTK-aware scaling: those of a larger base.
+pub fn rope_ntk(dims: usize, base: f64, factor: f64) -> Vec<f64> {
+    let base = base * factor.powf(dims as f64 / (dims as f64 - 2.0));
+    (0..dims / 2).map(|i| rope_frequency(i, dims, base)).collect()
+}
+
+/// The frequencies of YaRN with bounds of 32 turns and 1 turn in a context of `original`.
+pub fn rope_yarn(dims: usize, base: f64, factor: f64, original: f64) -> Vec<f64> {
+    let pair = |turns: f64| {
+        // base^(-2 i / dims) * original = 2 pi turns, solved for i.
+        (original / (std::f64::consts::TAU * turns)).log(base) * dims as f64 / 2.0
+    };
+    let (low, high) = (pair(32.0).floor().max(0.0), pair(1.0).ceil().min(dims as f64 - 1.0));
+    let blend = |i: usize| {
+        let kept = rope_frequency(i, dims, base);
+        let t = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+        kept * (1.0 - t) + kept / factor * t
+    };
+    (0..dims / 2).map(blend).collect()
+}
+
 /// Turns the pairs of the first `2 * frequencies.len()` elements of a row; the others are copied.
 pub fn rope(row: &[f64], position: f64, frequencies: &[f64], interleaved: bool) -> Vec<f64> {
     let mut out = row.to_vec();

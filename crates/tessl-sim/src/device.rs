@@ -1,5 +1,6 @@
 //! A tessl device that runs Metal plans on the executor: the whole library, from API to kernel text, without a Mac.
 
+use crate::Module;
 use crate::launch::{Launch, Schedule, available, kernels, launch};
 use std::alloc::Layout;
 use std::any::Any;
@@ -23,11 +24,15 @@ pub struct SimDevice {
     profile: &'static DeviceProfile,
     schedule: Schedule,
     pipelines: Arc<RwLock<Vec<Pipeline>>>,
+    /// Kernels that take the place of those of the same name.
+    module: Option<Arc<Module>>,
 }
 
 /// A kernel with its constants.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Pipeline {
+    /// Where it is from, unless it was compiled with this crate.
+    module: Option<Arc<Module>>,
     name: String,
     constants: Vec<(&'static str, f64)>,
     /// Pointers that the kernel takes.
@@ -71,7 +76,13 @@ impl SimDevice {
             missing: None,
             help: None,
         };
-        Ok(SimDevice { info, profile, schedule, pipelines: Arc::default() })
+        Ok(SimDevice { info, profile, schedule, pipelines: Arc::default(), module: None })
+    }
+
+    /// The same device, with the kernels of `module` instead of those of the same name.
+    pub fn with_module(mut self, module: Module) -> Self {
+        self.module = Some(Arc::new(module));
+        self
     }
 }
 
@@ -109,15 +120,16 @@ impl Backend for SimDevice {
     }
 
     fn pipeline(&self, key: &KernelKey) -> Result<PipelineId> {
-        let known = kernels().into_iter().find(|k| k.name == key.name);
-        let Some(kernel) = known else {
+        let own = self.module.as_ref().and_then(|m| m.kernels().into_iter().find(|k| k.name == key.name));
+        let module = self.module.clone().filter(|_| own.is_some());
+        let Some(kernel) = own.or_else(|| kernels().into_iter().find(|k| k.name == key.name)) else {
             return Err(Error::Name { op: "pipeline", what: "kernel", name: key.name.as_ref().into(), taken: false });
         };
         let constants = key.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
         let nargs = usize::try_from(kernel.nargs).unwrap_or(usize::MAX);
         let mut pipelines = self.pipelines.write().unwrap_or_else(|e| e.into_inner());
         let id = u32::try_from(pipelines.len()).unwrap_or(u32::MAX);
-        pipelines.push(Pipeline { name: kernel.name, constants, nargs });
+        pipelines.push(Pipeline { module, name: kernel.name, constants, nargs });
         Ok(PipelineId(id))
     }
 
@@ -166,7 +178,12 @@ impl SimQueue {
                     schedule: self.schedule,
                 };
                 // SAFETY: the caller's promise covers the bindings; arguments and status block outlive the call.
-                let outcome = unsafe { launch(&description) };
+                let outcome = unsafe {
+                    match &kernel.module {
+                        Some(module) => module.launch(&description),
+                        None => launch(&description),
+                    }
+                };
                 outcome.map_err(|message| Error::device(command.label, -1, message, Scope::Stream))?;
                 if let Some(record) = FaultRecord::decode(status) {
                     self.fault.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(record);

@@ -8,8 +8,11 @@ use half::{bf16, f16};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessl_sim::Module;
+use tessl::{GpuRuntime, RuntimeOptions};
+use tessl_conformance::{Env, Suite};
+use tessl_sim::{Module, Schedule, SimDevice};
 
 /// How a planted bug must come to light.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +38,7 @@ static QUICK: [Mutant; 12] = [
     (NORM, BARRIER, "", Run),
     (NORM, "half_used ^= 1;", "", Run),
     (NORM, BARRIER, "simdgroup_barrier(mem_flags::mem_threadgroup);", Run),
-    (NORM, "if (tail < p.n) sum +=", "if (tail <= p.n) sum +=", Run),
+    (NORM, "if (tail < p.n) {", "if (tail <= p.n) {", Run),
     (NORM, "p.r1, p.r2, p.x_s0", "p.r2, p.r1, p.x_s0", Run),
     (NORM, "+ p.eps", "", Run),
     (GEMM, BARRIER, "", Run),
@@ -50,10 +53,10 @@ static DEEP: [Mutant; 17] = [
     (NORM, "if (lane == 0) part[sg] = v;", "if (lane == 0) part[sg] = simd_sum(v);", Run),
     (NORM, "v = simd_sum(v);", "if (lane < 16) v = simd_sum(v);", Run),
     (NORM, "i < SIMDGROUPS; i++) sum", "i < SIMDGROUPS - 1; i++) sum", Run),
-    (NORM, "w + i * E, scale, p.weight_offset);\n  }", "w + i * E + 1, scale, p.weight_offset);\n  }", Run),
+    (NORM, "w + i * E, res + i * E, scale", "w + i * E + 1, res + i * E, scale", Run),
     (NORM, "r += p.groups", "r += p.groups + 1", Run),
-    (NORM, "(float(w[tail]) + p.weight_offset)", "float(w[tail])", Run),
-    (NORM, "device X* y, constant RmsNormArgs& p", "threadgroup X* y, constant RmsNormArgs& p", Compiler),
+    (NORM, "w[tail], res + tail", "w[0], res + tail", Run),
+    (NORM, "device X* h, device X* y,\n", "device X* h, threadgroup X* y,\n", Compiler),
     (NORM, "const float inv_n =", "p.n = 3; const float inv_n =", Compiler),
     (GEMM, "left -= min(left, TILE_K)", "left -= min(left, TILE_K + 1)", Run),
     (GEMM, "make_filled_simdgroup_matrix<float, 8, 8>(0.0f);", "simdgroup_matrix<float, 8, 8>();", Run),
@@ -64,6 +67,59 @@ static DEEP: [Mutant; 17] = [
     (GEMM, "by_row ? i % TC : i / TR", "by_row ? i % TC : i / TC", Run),
     (GEMM, "float t = p.alpha * acc;\n  if (p.beta != 0.0f) t +=", "float t = acc;\n  if (p.beta != 0.0f) t +=", Run),
     (GEMM, "TG(float, strips, 4 * STRIP);", "TG(float, strips, 32 * STRIP);", Run),
+];
+
+/// A bug that the conformance suite has to find: file, text, replacement, and the start of the names of the cases that do.
+type RowMutant = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+const ELEMENTWISE: &str = "simt/elementwise.metal";
+const REDUCE: &str = "simt/reduce.metal";
+const MLP: &str = "simt/mlp.metal";
+const ROPE: &str = "simt/rope.metal";
+const EMBED: &str = "simt/embed.metal";
+const MOVEMENT: &str = "simt/movement.metal";
+const SAMPLE: &str = "simt/sample.metal";
+
+static ROWS: [RowMutant; 9] = [
+    (ELEMENTWISE, "b + map_b(c, p, i)", "b + map_a(c, p, i)", &["add/views/f32"]),
+    (REDUCE, "(a == b && i < j)", "(a == b && i > j)", &["known/pt_130295"]),
+    (MLP, "if (VEC16 && p.n - i >= width)", "if (VEC16)", &["activate/views/f32"]),
+    (ROPE, "x1 * c + x0 * s", "x1 * c - x0 * s", &["rope"]),
+    (EMBED, "if (id >= p.vocabulary)", "if (id > p.vocabulary)", &["known/pt_571"]),
+    (
+        MOVEMENT,
+        "    threadgroup_barrier(mem_flags::mem_threadgroup);\n    for (uint i = first;",
+        "    for (uint i = first;",
+        &["copy/transpositions/f32"],
+    ),
+    (SAMPLE, "~i >= limit.inverse", "~i > limit.inverse", &["top_k/largest/f32"]),
+    (NORM, "const float shift = float(xr[0]);", "const float shift = 0.0f;", &["known/burn_5607"]),
+    (
+        NORM,
+        "h[i] = v = X((float(v) + float(res[i])) * sum_scale)",
+        "v = X((float(v) + float(res[i])) * sum_scale)",
+        &["norm_before/views/f32"],
+    ),
+];
+
+static MORE_ROWS: [RowMutant; 17] = [
+    (ELEMENTWISE, "p.mode == 1 ? *factor", "p.mode == 0 ? *factor", &["scale"]),
+    (ELEMENTWISE, "constexpr uint E = 8;", "constexpr uint E = 4;", &["cast/views/f32_f16"]),
+    (REDUCE, "if (a != a || b != b) return a != a && (b == b || i < j);", "", &["known/pt_130295"]),
+    (REDUCE, "mask_row + i + e", "mask_row + i", &["softmax/options/f32"]),
+    (REDUCE, "y[i] = T(p.mask == 0 ? some : none)", "y[i] = T(some)", &["known/mindspore_378"]),
+    (REDUCE, "p.scale * group_sum", "group_sum", &["row_mean/views/f32"]),
+    (MLP, "activate(kind, float(*g)) * float(*u)", "activate(kind, float(*u)) * float(*g)", &["glu/views/f32"]),
+    (ROPE, "return mode == 2 ? wide : wide + at;", "return wide;", &["rope"]),
+    (ROPE, "(p.mode & 4) != 0 && ", "", &["rope"]),
+    (EMBED, "p.i_s0, p.i_s1, p.i_s2", "p.y_s0, p.y_s1, p.y_s2", &["embedding/shapes/f32"]),
+    (EMBED, "id * p.t_s", "id * p.n", &["embedding/shapes/f32"]),
+    (MOVEMENT, "next_row(ids, id, row + 1, rows,", "next_row(ids, id, row, rows,", &["scatter_rows/shapes/f32"]),
+    (MOVEMENT, "row % p.r3 * s3", "row % p.r2 * s3", &["copy/layouts/f32"]),
+    (SAMPLE, "need -= found[1];", "", &["top_k/largest/f32", "sample/options/f32"]),
+    (SAMPLE, "key1 += 0xBB67AE85u", "key1 += 0x9E3779B9u", &["sample/options/f32"]),
+    (SAMPLE, "token != 0xffffffff", "true", &["sample/options/f32"]),
+    (NORM, "y = (y + float(*res)) * sum_scale", "y = y + float(*res) * sum_scale", &["norm_after/options/f32"]),
 ];
 
 /// A kernel's text, after the epilogue in its own name, so that bugs can be planted in that as well.
@@ -146,10 +202,35 @@ fn outcome(set: &str, index: usize) -> Option<Caught> {
 fn one_mutant() {
     let Ok(select) = std::env::var(SELECT) else { return };
     let (set, index) = select.split_once(' ').unwrap();
-    let (file, from, to, _) = set_named(set)[index.parse::<usize>().unwrap()];
+    let index: usize = index.parse().unwrap();
+    if let Some(rows) = rows_named(set) {
+        return one_row_mutant(rows[index]);
+    }
+    let (file, from, to, _) = set_named(set)[index];
     match Module::compile("mutant", &text(file).replacen(from, to, 1)) {
         Err(_) => std::process::exit(REJECTED),
         Ok(module) => suite(file, Target::Module(&module)).unwrap(),
+    }
+}
+
+/// Runs the cases of a row mutant on a device that has its kernels.
+fn one_row_mutant((file, from, to, names): RowMutant) {
+    let Ok(module) = Module::compile("mutant", &text(file).replacen(from, to, 1)) else {
+        std::process::exit(REJECTED);
+    };
+    let device = SimDevice::new("m2", Schedule::Random(20)).unwrap().with_module(module);
+    let rt = GpuRuntime::with_backend(Arc::new(device), &RuntimeOptions::new()).unwrap();
+    let suite = Suite::all().filter(|case| names.iter().any(|name| case.name.starts_with(name)));
+    assert!(!suite.cases.is_empty(), "no case is called {names:?}");
+    let report = suite.run(&Env::new(rt).budget(150_000), |_, _| {});
+    assert!(report.failed.is_empty(), "{:?}", report.failed);
+}
+
+fn rows_named(name: &str) -> Option<&'static [RowMutant]> {
+    match name {
+        "rows" => Some(&ROWS),
+        "more_rows" => Some(&MORE_ROWS),
+        _ => None,
     }
 }
 
@@ -164,6 +245,18 @@ fn assert_all_caught(set: &str) {
         let was = outcome(set, index);
         if was != Some(*by) {
             holes.push(format!("{file}: {from:?} -> {to:?}: expected {by:?}, was {was:?}"));
+        }
+    }
+    assert!(holes.is_empty(), "{}", holes.join("\n"));
+}
+
+fn assert_rows_caught(set: &str) {
+    let mut holes = Vec::new();
+    for (index, (file, from, to, _)) in rows_named(set).unwrap().iter().enumerate() {
+        assert!(text(file).contains(from), "{file} no longer contains {from:?}");
+        let was = outcome(set, index);
+        if was != Some(Run) {
+            holes.push(format!("{file}: {from:?} -> {to:?}: was {was:?}"));
         }
     }
     assert!(holes.is_empty(), "{}", holes.join("\n"));
@@ -189,5 +282,20 @@ fn planted_bugs_are_caught() {
 fn more_planted_bugs_are_caught() {
     if !cannot_compile("more_planted_bugs_are_caught") {
         assert_all_caught("deep");
+    }
+}
+
+#[test]
+fn planted_bugs_in_row_kernels_are_caught() {
+    if !cannot_compile("planted_bugs_in_row_kernels_are_caught") {
+        assert_rows_caught("rows");
+    }
+}
+
+#[test]
+#[ignore = "minutes of compilations"]
+fn more_planted_bugs_in_row_kernels_are_caught() {
+    if !cannot_compile("more_planted_bugs_in_row_kernels_are_caught") {
+        assert_rows_caught("more_rows");
     }
 }

@@ -37,7 +37,8 @@ fn c_type(rust: &str) -> &'static str {
 }
 
 args! {
-    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major.
+    /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major. What stands
+    /// behind `bias_typed`, and the strides of up and residual, is read by the kernels of the CPU only.
     struct GemmArgs {
         /// Stride between rows of A (along m).
         a_rs: u64,
@@ -55,6 +56,16 @@ args! {
         c_rs: u64,
         /// Stride between matrices of C.
         c_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up; 0 broadcasts.
+        u_bs: u64,
+        /// Stride between rows of the residual; its columns are contiguous.
+        r_rs: u64,
+        /// Stride between matrices of the residual; 0 broadcasts.
+        r_bs: u64,
         /// Rows of C.
         m: u32,
         /// Columns of C.
@@ -83,9 +94,102 @@ args! {
         beta: f32,
         /// The bias has C's type (1) or is f32 (0).
         bias_typed: u32,
+        /// Scales of rows: 0 none, 1 f32, 2 C's type.
+        row_scale: u32,
+        /// Scales of columns: 0 none, 1 f32, 2 C's type.
+        col_scale: u32,
+        /// A residual is added (1).
+        residual: u32,
+        /// The product is gated: B is the gate, and up has its shape (1).
+        gated: u32,
+        /// B is packed (1).
+        packed: u32,
+        /// Type of A's 8-bit elements: 0 signed, 1 unsigned, 2 e4m3, 3 e5m2.
+        a_type: u32,
+        /// Type of B's 8-bit elements.
+        b_type: u32,
+        /// Groups of rows, each with a matrix of B; 0 for a plain product.
+        groups: u32,
+        /// Sums of 128 steps are multiplied by scales of A (1 x 128) and B (128 x 128) (1).
+        block_scales: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
     }
-    /// `y = x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`, row by row. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
+    /// Copies B to the order in which the CPU's kernels read it.
+    struct PackArgs {
+        /// Stride between rows of B (along k).
+        b_rs: u64,
+        /// Stride between columns of B (along n).
+        b_cs: u64,
+        /// Stride between matrices of B.
+        b_bs: u64,
+        /// Stride between rows of up (along k).
+        u_rs: u64,
+        /// Stride between columns of up (along n).
+        u_cs: u64,
+        /// Stride between matrices of up.
+        u_bs: u64,
+        /// Columns of C.
+        n: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Matrices.
+        batch: u32,
+        /// Columns of gate and up alternate (1).
+        gated: u32,
+        /// Type of 8-bit elements, as in [`GemmArgs`].
+        b_type: u32,
+        /// Keeps the size a multiple of eight bytes.
+        unused: u32,
+    }
+    /// `y = norm(x)`, or `h = (x + r) * scale`, `y = norm(h)`, or `y = (norm(x) + r) * scale`, row by row; norm(x) is
+    /// `x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`. Row r is (r / (r1 * r2), r / r2 % r1, r % r2).
     struct RmsNormArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of the residual along the outermost row index.
+        r_s0: u64,
+        /// Stride of the residual along the middle row index.
+        r_s1: u64,
+        /// Stride of the residual along the innermost row index.
+        r_s2: u64,
+        /// Stride of h along the outermost row index.
+        h_s0: u64,
+        /// Stride of h along the middle row index.
+        h_s1: u64,
+        /// Stride of h along the innermost row index.
+        h_s2: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Added to each weight (1 in Gemma, else 0).
+        weight_offset: f32,
+        /// The scale of the sum is read from memory (1) or from here (0).
+        scale_from_memory: u32,
+        /// That scale.
+        scale: f32,
+    }
+    /// `y = (x - mean(x)) * rsqrt(var(x) + eps) * w + bias`, row by row. Rows split as in [`RmsNormArgs`].
+    struct LayerNormArgs {
         /// Stride of x along the outermost row index.
         x_s0: u64,
         /// Stride of x along the middle row index.
@@ -108,9 +212,56 @@ args! {
         n: u32,
         /// Threadgroups launched; each walks rows `g, g + groups, ..`.
         groups: u32,
+        /// Added to the variance.
+        eps: f32,
+        /// There is a bias.
+        bias: u32,
+    }
+    /// Root-mean-square normalisation of the heads of q, then of k. Rows split as in [`RmsNormArgs`].
+    struct QkNormArgs {
+        /// Stride of q along the outermost row index.
+        q_s0: u64,
+        /// Stride of q along the middle row index.
+        q_s1: u64,
+        /// Stride of q along the innermost row index.
+        q_s2: u64,
+        /// Stride of the output of q along the outermost row index.
+        o_s0: u64,
+        /// Stride of the output of q along the middle row index.
+        o_s1: u64,
+        /// Stride of the output of q along the innermost row index.
+        o_s2: u64,
+        /// Stride of k along the outermost row index.
+        k_s0: u64,
+        /// Stride of k along the middle row index.
+        k_s1: u64,
+        /// Stride of k along the innermost row index.
+        k_s2: u64,
+        /// Stride of the output of k along the outermost row index.
+        p_s0: u64,
+        /// Stride of the output of k along the middle row index.
+        p_s1: u64,
+        /// Stride of the output of k along the innermost row index.
+        p_s2: u64,
+        /// Heads of q.
+        q_rows: u64,
+        /// Heads of q and k.
+        rows: u64,
+        /// Extent of the middle row index of q.
+        q_r1: u32,
+        /// Extent of its innermost row index.
+        q_r2: u32,
+        /// Extent of the middle row index of k.
+        k_r1: u32,
+        /// Extent of its innermost row index.
+        k_r2: u32,
+        /// Elements of a head.
+        n: u32,
+        /// Threadgroups launched; each simdgroup walks rows.
+        groups: u32,
         /// Added to the mean square.
         eps: f32,
-        /// Added to each weight (1 in Gemma, else 0).
+        /// Added to each weight.
         weight_offset: f32,
     }
     /// `y = f(a, b)` element by element over rows; one input does without b. Rows split as in [`RmsNormArgs`].
@@ -271,6 +422,394 @@ args! {
         /// The factor.
         scale: f32,
     }
+    /// `y[r, i] = x[r, i]` element by element. Row r is (r / (r1 * r2 * r3), r / (r2 * r3) % r1, r / r3 % r2, r % r3).
+    struct StridedArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the second row index.
+        x_s1: u64,
+        /// Stride of x along the third row index.
+        x_s2: u64,
+        /// Stride of x along the innermost row index.
+        x_s3: u64,
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the second row index.
+        y_s1: u64,
+        /// Stride of y along the third row index.
+        y_s2: u64,
+        /// Stride of y along the innermost row index.
+        y_s3: u64,
+        /// Stride of x inside a row.
+        x_n: u64,
+        /// Stride of y inside a row.
+        y_n: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the second row index.
+        r1: u32,
+        /// Extent of the third row index.
+        r2: u32,
+        /// Extent of the innermost row index.
+        r3: u32,
+        /// Elements of a row.
+        n: u32,
+        /// The same: a thread does one element at a time.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next element.
+        step_rows: u32,
+        /// Elements that it steps over beyond them.
+        step_vectors: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// `y[b, i, j] = x[b, j, i]` for matrices b: x is contiguous along i in `0..n`, y along j in `0..m`. Matrices split as
+    /// rows do in [`RmsNormArgs`].
+    struct TransposeArgs {
+        /// Stride of x along the outermost matrix index.
+        x_s0: u64,
+        /// Stride of x along the middle matrix index.
+        x_s1: u64,
+        /// Stride of x along the innermost matrix index.
+        x_s2: u64,
+        /// Stride of y along the outermost matrix index.
+        y_s0: u64,
+        /// Stride of y along the middle matrix index.
+        y_s1: u64,
+        /// Stride of y along the innermost matrix index.
+        y_s2: u64,
+        /// Stride of x along j.
+        x_m: u64,
+        /// Stride of y along i.
+        y_n: u64,
+        /// Extent of the middle matrix index.
+        r1: u32,
+        /// Extent of the innermost matrix index.
+        r2: u32,
+        /// Extent of j.
+        m: u32,
+        /// Extent of i.
+        n: u32,
+        /// Tiles along j.
+        tiles_m: u32,
+        /// Tiles along i.
+        tiles_n: u32,
+        /// Number of matrices.
+        matrices: u32,
+        /// Threadgroups launched; each walks tiles `g, g + groups, ..`.
+        groups: u32,
+    }
+    /// Rows of x to the rows of y that ids name. Rows split as in [`RmsNormArgs`].
+    struct ScatterArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of ids along the outermost row index.
+        i_s0: u64,
+        /// Stride of ids along the middle row index.
+        i_s1: u64,
+        /// Stride of ids along the innermost row index.
+        i_s2: u64,
+        /// Stride between rows of y.
+        y_s: u64,
+        /// Number of ids.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Rows of y.
+        targets: u32,
+        /// Ids are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Panels that a row is cut into.
+        panels: u32,
+        /// Threadgroups launched; each walks panels of rows.
+        groups: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// The k largest elements of rows, which split as in [`RmsNormArgs`].
+    struct TopKArgs {
+        /// Stride of x along the outermost row index.
+        x_s0: u64,
+        /// Stride of x along the middle row index.
+        x_s1: u64,
+        /// Stride of x along the innermost row index.
+        x_s2: u64,
+        /// Stride of values along the outermost row index.
+        v_s0: u64,
+        /// Stride of values along the middle row index.
+        v_s1: u64,
+        /// Stride of values along the innermost row index.
+        v_s2: u64,
+        /// Stride of indices along the outermost row index.
+        i_s0: u64,
+        /// Stride of indices along the middle row index.
+        i_s1: u64,
+        /// Stride of indices along the innermost row index.
+        i_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// How many.
+        k: u32,
+        /// Unused.
+        zero: u32,
+    }
+    /// A token for each row of logits; rows split as in [`RmsNormArgs`].
+    struct SampleArgs {
+        /// Stride of the logits along the outermost row index.
+        x_s0: u64,
+        /// Stride of the logits along the middle row index.
+        x_s1: u64,
+        /// Stride of the logits along the innermost row index.
+        x_s2: u64,
+        /// Stride of previous tokens along the outermost row index.
+        p_s0: u64,
+        /// Stride of previous tokens along the middle row index.
+        p_s1: u64,
+        /// Stride of previous tokens along the innermost row index.
+        p_s2: u64,
+        /// Stride of tokens along the outermost row index.
+        y_s0: u64,
+        /// Stride of tokens along the middle row index.
+        y_s1: u64,
+        /// Stride of tokens along the innermost row index.
+        y_s2: u64,
+        /// Number of rows.
+        rows: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Threadgroups launched; each walks rows `g, g + groups, ..`.
+        groups: u32,
+        /// Previous tokens of a row; 0 for no penalty.
+        previous: u32,
+        /// Previous tokens are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Bit i: parameter i is read from memory. Temperature, top_k, top_p, min_p, penalty, seed, position.
+        from_memory: u32,
+        /// Bit i: it has one element for each row there.
+        per_row: u32,
+        /// Low word of the seed.
+        seed_low: u32,
+        /// High word of the seed.
+        seed_high: u32,
+        /// First word of the counter of random numbers.
+        position: u32,
+        /// How many are kept; 0 for all.
+        top_k: u32,
+        /// Bound of the scores; 0 for none.
+        softcap: f32,
+        /// One over it.
+        inverse_softcap: f32,
+        /// Divides the scores; 0 takes the largest.
+        temperature: f32,
+        /// Probability that is kept.
+        top_p: f32,
+        /// Smallest weight that is kept.
+        min_p: f32,
+        /// What makes previous tokens less probable.
+        penalty: f32,
+    }
+    /// Attention. Strides count elements along sequence (b; page of k and v), token (t), head (h) and, in masks, key (k).
+    struct AttentionArgs {
+        /// q from sequence to sequence; 0 where queries are packed.
+        q_b: u64,
+        /// q from token to token.
+        q_t: u64,
+        /// q from head to head.
+        q_h: u64,
+        /// k from sequence to sequence, or page to page.
+        k_b: u64,
+        /// k from token to token.
+        k_t: u64,
+        /// k from head to head.
+        k_h: u64,
+        /// v from sequence to sequence, or page to page.
+        v_b: u64,
+        /// v from token to token.
+        v_t: u64,
+        /// v from head to head.
+        v_h: u64,
+        /// out from sequence to sequence; 0 where queries are packed.
+        o_b: u64,
+        /// out from token to token.
+        o_t: u64,
+        /// out from head to head.
+        o_h: u64,
+        /// The mask from sequence to sequence.
+        m_b: u64,
+        /// The mask from head to head.
+        m_h: u64,
+        /// The mask from query to query.
+        m_t: u64,
+        /// The mask from key to key.
+        m_k: u64,
+        /// The table from sequence to sequence.
+        table_s: u64,
+        /// From one length to the next.
+        length_s: u64,
+        /// From one cumulative number of queries to the next.
+        cu_s: u64,
+        /// From one sink to the next.
+        sink_s: u64,
+        /// From one first position to the next.
+        start_s: u64,
+        /// First position, in start mode 1.
+        start: u64,
+        /// Pieces of work, which threadgroups walk over.
+        work: u64,
+        /// Sequences.
+        sequences: u32,
+        /// Queries of each sequence, or of all where they are packed.
+        queries: u32,
+        /// Keys of each sequence, at most, or of all where they are packed.
+        keys: u32,
+        /// Heads of q.
+        heads: u32,
+        /// Heads of k and v.
+        kv_heads: u32,
+        /// Query heads that share a key head.
+        group: u32,
+        /// Elements of a head.
+        dim: u32,
+        /// Keys of a page; 0 for none.
+        page: u32,
+        /// Pages in memory.
+        pages: u32,
+        /// Queries of all sequences lie one after the other.
+        packed: u32,
+        /// Keys of a sequence: 0 all, 1 as many as its length, 2 between two cumulative lengths.
+        length_mode: u32,
+        /// First position: 0 not causal, 1 `start`, 2 in memory, 3 so that the last query stands at the last key.
+        start_mode: u32,
+        /// Keys that a query sees; 0 for all.
+        window: u32,
+        /// 0 none, 1 u8 (0 hides), 2 f32, 3 f16, 4 bf16 (added).
+        mask: u32,
+        /// Sinks take part (1).
+        has_sinks: u32,
+        /// Rows of one piece of work, as planned.
+        tile: u32,
+        /// Pieces that the rows of all sequences are cut into, at most.
+        tiles: u32,
+        /// Parts that the keys of a piece are split into.
+        split: u32,
+        /// Threadgroups launched; each walks pieces `g, g + groups, ..`.
+        groups: u32,
+        /// Factor of the products.
+        scale: f32,
+        /// Bound of the scores; 0 for none.
+        softcap: f32,
+        /// One over it.
+        inverse_softcap: f32,
+    }
+    /// Joins the parts of an attention: row r is query `r / heads` (of sequence `/ queries`) and head `r % heads`.
+    struct CombineArgs {
+        /// out from sequence to sequence.
+        o_b: u64,
+        /// out from token to token.
+        o_t: u64,
+        /// out from head to head.
+        o_h: u64,
+        /// From one sink to the next.
+        sink_s: u64,
+        /// Rows.
+        rows: u64,
+        /// Queries of each sequence, or of all where they are packed.
+        queries: u32,
+        /// Heads.
+        heads: u32,
+        /// Elements of a head.
+        dim: u32,
+        /// Parts of each row.
+        split: u32,
+        /// Sinks take part (1).
+        has_sinks: u32,
+        /// Threadgroups launched.
+        groups: u32,
+    }
+    /// Rows of tokens (a, and b of a second operand) and their places in caches (c and d). Row r is token `r / heads` (of
+    /// sequence `/ tokens`) and head `r % heads`.
+    struct CacheArgs {
+        /// a from sequence to sequence.
+        a_b: u64,
+        /// a from token to token.
+        a_t: u64,
+        /// a from head to head.
+        a_h: u64,
+        /// b from sequence to sequence.
+        b_b: u64,
+        /// b from token to token.
+        b_t: u64,
+        /// b from head to head.
+        b_h: u64,
+        /// c from sequence to sequence, or page to page.
+        c_b: u64,
+        /// c from slot to slot.
+        c_t: u64,
+        /// c from head to head.
+        c_h: u64,
+        /// d from sequence to sequence, or page to page.
+        d_b: u64,
+        /// d from slot to slot.
+        d_t: u64,
+        /// d from head to head.
+        d_h: u64,
+        /// The table from sequence to sequence.
+        table_s: u64,
+        /// From one first position to the next.
+        start_s: u64,
+        /// First position, where `start_known` is 1.
+        start: u64,
+        /// Rows.
+        rows: u64,
+        /// Tokens of each sequence.
+        tokens: u32,
+        /// Heads.
+        heads: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Tokens that a sequence has room for.
+        capacity: u32,
+        /// Slots of a page; 0 for none.
+        page: u32,
+        /// Pages in memory.
+        pages: u32,
+        /// Pages of a sequence.
+        width: u32,
+        /// Positions are taken modulo the capacity (1).
+        ring: u32,
+        /// The first position is `start` (1) or in memory (0).
+        start_known: u32,
+        /// Vectors of a row, of both operands where there are two.
+        vectors: u32,
+        /// Vectors of a row of one operand.
+        vectors_of_one: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Nothing; keeps the size a multiple of 8.
+        unused: u32,
+    }
     /// Rows of equal width copied or filled, in units of 1, 4 or 16 bytes.
     struct TransferArgs {
         /// Units from one row of the source to the next.
@@ -285,6 +824,100 @@ args! {
         groups: u32,
         /// What is filled in.
         value: u32,
+    }
+    /// `y = act(x W^T + bias) + residual`, W quantised: one matrix, two (gated), or three with an output each.
+    struct QuantArgs {
+        /// Stride between rows of x.
+        x_rs: u64,
+        /// Stride between rows of the residual.
+        r_rs: u64,
+        /// Stride between rows of the first output.
+        y0_rs: u64,
+        /// Stride between rows of the second output.
+        y1_rs: u64,
+        /// Stride between rows of the third output.
+        y2_rs: u64,
+        /// Bytes of a row of codes.
+        row: u64,
+        /// Rows of x.
+        m: u32,
+        /// Rows of the first matrix.
+        n0: u32,
+        /// Rows of the second matrix.
+        n1: u32,
+        /// Rows of the third matrix.
+        n2: u32,
+        /// Length of the sums.
+        k: u32,
+        /// Weights that share factors.
+        group: u32,
+        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
+        factors: u32,
+        /// Element type of the outputs, by the same numbers.
+        output: u32,
+        /// Bit i: matrix i has a bias.
+        bias: u32,
+        /// Biases have the outputs' type (1) or are f32 (0).
+        bias_typed: u32,
+        /// A residual is added (1).
+        residual: u32,
+        /// [`Activation`](crate::Activation) as a number.
+        activation: u32,
+        /// Matrices of weights.
+        matrices: u32,
+        /// The output is `act(first) * second` (1).
+        gated: u32,
+        /// Rows of one tile, as planned.
+        tile_m: u32,
+        /// Columns of one tile, as planned.
+        tile_n: u32,
+        /// Depth of one step along k, as planned.
+        tile_k: u32,
+        /// Threadgroups launched.
+        groups: u32,
+    }
+    /// `y[r] = scale * table[ids[r]]` with a quantised table. Rows split as in [`RmsNormArgs`].
+    struct QuantEmbedArgs {
+        /// Stride of y along the outermost row index.
+        y_s0: u64,
+        /// Stride of y along the middle row index.
+        y_s1: u64,
+        /// Stride of y along the innermost row index.
+        y_s2: u64,
+        /// Stride of ids along the outermost row index.
+        i_s0: u64,
+        /// Stride of ids along the middle row index.
+        i_s1: u64,
+        /// Stride of ids along the innermost row index.
+        i_s2: u64,
+        /// Number of ids.
+        rows: u64,
+        /// Bytes of a row of codes.
+        row: u64,
+        /// Extent of the middle row index.
+        r1: u32,
+        /// Extent of the innermost row index.
+        r2: u32,
+        /// Elements of a row.
+        n: u32,
+        /// Vectors of 32 elements of a row.
+        vectors: u32,
+        /// Whole rows that a thread steps over to its next vector.
+        step_rows: u32,
+        /// Vectors that it steps over beyond them.
+        step_vectors: u32,
+        /// Rows of the table.
+        vocabulary: u32,
+        /// Ids are i32 (1) or u32 (0).
+        is_signed: u32,
+        /// Weights that share factors.
+        group: u32,
+        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
+        factors: u32,
+        /// Elements are multiplied by `scale` (1) or stored as they are (0).
+        scaled: u32,
+        /// The factor.
+        scale: f32,
     }
 }
 

@@ -267,6 +267,8 @@ pub enum FaultKind {
     CacheOverflow,
     /// A length read on the device is not valid.
     BadLength,
+    /// A number read on the device is outside its domain, or NaN where none can be; the value holds its bits.
+    BadValue,
     /// A number defined by the caller's own kernel.
     Custom(u32),
 }
@@ -278,6 +280,7 @@ impl FaultKind {
             1 => FaultKind::IndexOutOfRange,
             2 => FaultKind::CacheOverflow,
             3 => FaultKind::BadLength,
+            4 => FaultKind::BadValue,
             other => FaultKind::Custom(other),
         }
     }
@@ -289,6 +292,7 @@ impl fmt::Display for FaultKind {
             FaultKind::IndexOutOfRange => f.write_str("index out of range"),
             FaultKind::CacheOverflow => f.write_str("cache overflow"),
             FaultKind::BadLength => f.write_str("bad length"),
+            FaultKind::BadValue => f.write_str("bad value"),
             FaultKind::Custom(code) => write!(f, "kernel fault {code}"),
         }
     }

@@ -5,7 +5,10 @@
 //! STRESS_SEED=0xdeadbeef cargo test --release --lib -- --ignored --nocapture gemm_fuzz_deep
 //! ```
 
-use tessl_conformance::fuzz::{Fuzzed, elementwise, embed, gemm, mlp, reduce, rms_norm, rope, seed_from_env};
+use tessl_conformance::fuzz::{
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, quant, reduce, rms_norm, rope, sample,
+    seed_from_env,
+};
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
 // runtime is named through that crate.
@@ -42,6 +45,17 @@ fn rms_norm_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn rms_norm_fuzz_deep() {
     run("rms_norm", 2500, rms_norm);
+}
+
+#[test]
+fn norm_fuzz_quick() {
+    run("norm", 160, norm);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn norm_fuzz_deep() {
+    run("norm", 2500, norm);
 }
 
 #[test]
@@ -97,4 +111,59 @@ fn embed_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn embed_fuzz_deep() {
     run("embed", 2500, embed);
+}
+
+#[test]
+fn movement_fuzz_quick() {
+    run("movement", 240, movement);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn movement_fuzz_deep() {
+    run("movement", 2500, movement);
+}
+
+#[test]
+fn sample_fuzz_quick() {
+    run("sample", 160, sample);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn sample_fuzz_deep() {
+    run("sample", 2500, sample);
+}
+
+#[test]
+fn attention_fuzz_quick() {
+    run("attention", 160, attention);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn attention_fuzz_deep() {
+    run("attention", 2500, attention);
+}
+
+#[test]
+fn cache_fuzz_quick() {
+    run("cache", 160, cache);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn cache_fuzz_deep() {
+    run("cache", 2500, cache);
+}
+
+#[test]
+fn quant_fuzz_quick() {
+    run("quant", 160, quant);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn quant_fuzz_deep() {
+    run("quant", 2500, quant);
 }

@@ -25,7 +25,8 @@
 //! | choose a device | [`Device`], [`RuntimeOptions`], [`GpuRuntime`] |
 //! | hold data | [`Tensor`] (strided views), [`BufferKind`] (how long memory lives) |
 //! | multiply matrices | [`gemm()`], [`gemm_epilogue`], [`gemm_batched`], and [`Gemm`] for everything at once |
-//! | normalise, activate, add, reduce, rotate, look up | [`nn`]: one builder an operation |
+//! | normalise, activate, add, reduce, rotate, look up, move, choose | [`nn`]: one builder an operation |
+//! | use quantised weights | [`QTensor`], [`QFormat`], [`nn::QuantizedMatmul`], [`nn::QuantizedGlu`], [`nn::QuantizedQkv`] |
 //! | order work, overlap it, wait for it | [`Stream`], [`Event`], [`Ticket`] |
 //! | encode once and run often | [`Stream::capture`], [`Graph`], [`PingPong`] |
 //! | run kernels of your own | [`Library`], [`GpuRuntime::add_library`], [`Stream::dispatch`] |
@@ -62,6 +63,8 @@ pub mod nn;
 mod options;
 pub mod plan;
 mod process;
+mod qtensor;
+mod quant;
 mod runtime;
 pub mod stream;
 mod tensor;
@@ -73,13 +76,15 @@ pub use dtype::{DType, Element};
 pub use error::{DeviceError, Error, ErrorKind, FaultKind, Mismatch, Result, Scope, Unavailable};
 pub use float8;
 pub use gemm::{
-    Activation, BatchStrides, Bias, Epilogue, Factor, Gemm, GemmBackend, GemmDesc, Layout, Precision, gemm,
-    gemm_batched, gemm_epilogue,
+    Activation, BatchStrides, Bias, Epilogue, Factor, Gemm, GemmBackend, GemmDesc, GemmExtras, Layout, Offsets,
+    PackDesc, PackedWeights, Precision, Weights, gemm, gemm_batched, gemm_epilogue, max_k_i32,
 };
 pub use half::{self, bf16, f16};
 pub use library::Library;
 pub use memory::{Allocation, BufferKind, MemoryStats};
 pub use options::{DEFAULT_POOL_CACHE_BYTES, RuntimeOptions};
+pub use qtensor::QTensor;
+pub use quant::{QFormat, QLayout};
 pub use runtime::{GpuRuntime, Kernel};
 pub use stream::{Binder, Event, Graph, PingPong, Stream, Ticket};
 pub use tensor::{Scalar, Tensor};

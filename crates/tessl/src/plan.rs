@@ -2,8 +2,11 @@
 
 use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
-use crate::gemm::{GemmDesc, Precision};
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::gemm::{GemmDesc, PackDesc, Precision};
+use crate::nn::{
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
+    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+};
 use serde::Serialize;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -15,8 +18,14 @@ use std::borrow::Cow;
 pub enum Desc {
     /// Matrix product.
     Gemm(GemmDesc),
+    /// Weights packed for matrix products.
+    Pack(PackDesc),
     /// Root-mean-square normalisation.
     RmsNorm(RmsNormDesc),
+    /// Layer normalisation.
+    LayerNorm(LayerNormDesc),
+    /// Root-mean-square normalisation of queries and keys.
+    QkNorm(QkNormDesc),
     /// Activations, plain or gated.
     Mlp(MlpDesc),
     /// Element-wise arithmetic, conversion and copies.
@@ -27,6 +36,22 @@ pub enum Desc {
     Rope(RopeDesc),
     /// Embedding lookup.
     Embed(EmbedDesc),
+    /// Copies, transposition, gathering and scattering.
+    Movement(MovementDesc),
+    /// The largest elements of rows.
+    TopK(TopKDesc),
+    /// Tokens from logits.
+    Sample(SampleDesc),
+    /// Products with quantised weights.
+    Quant(QuantDesc),
+    /// Embedding lookup in a quantised table.
+    QuantEmbed(QuantEmbedDesc),
+    /// Attention.
+    Attention(AttentionDesc),
+    /// The second step of an attention whose keys were split.
+    Combine(CombineDesc),
+    /// Storing tokens in caches and putting rings in order.
+    Cache(CacheDesc),
 }
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.

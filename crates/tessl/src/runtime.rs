@@ -432,6 +432,19 @@ impl GpuRuntime {
         }
     }
 
+    /// As [`encode_on`](Self::encode_on), for commands that nothing may come between.
+    pub(crate) fn encode_all_on<const N: usize>(
+        &self,
+        stream: Option<&Stream>,
+        commands: [Encoded<'_>; N],
+    ) -> Result<()> {
+        if let Some(stream) = stream {
+            return stream.encode_all(commands);
+        }
+        commands.iter().try_for_each(|c| refuse_default(self, c.label))?;
+        self.inner.default_stream.encode_all(commands)
+    }
+
     /// Waits for the stream that an op goes to; does nothing while that stream captures.
     pub(crate) fn finish(&self, stream: Option<&Stream>) -> Result<()> {
         let core = stream.map_or(&self.inner.default_stream, |s| s.core());

@@ -13,7 +13,7 @@ pub struct GemmArgs {
     /// Types of A and B, with commas
     #[arg(long, value_delimiter = ',', default_value = "f32,bf16")]
     dtype: Vec<DType>,
-    /// Type of C [default: that of A and B]
+    /// Type of C [default: that of A and B, i32 for i8]
     #[arg(long, value_name = "DTYPE")]
     out: Option<DType>,
     /// Layouts of A and B, with commas: N is row-major, T a transposed view
@@ -28,6 +28,9 @@ pub struct GemmArgs {
     /// tensorops or simdgroup
     #[arg(long, default_value = "tensorops")]
     backend: GemmBackend,
+    /// Pack B beforehand, as a loaded model does
+    #[arg(long)]
+    packed: bool,
     /// Calls before measuring [default: BENCH_WARMUP, else 10]
     #[arg(long)]
     warmup: Option<usize>,
@@ -96,9 +99,10 @@ impl GemmArgs {
             for layout in &self.layout {
                 let turned = [layout.starts_with('T'), layout.ends_with('T')];
                 for &shape in shapes {
-                    let (output, backend) = (self.out.unwrap_or(input), self.backend);
+                    let (output, backend) = (self.out.unwrap_or(super::result_of(input)), self.backend);
                     let precision = if input == DType::F32 { self.precision } else { Precision::Exact };
-                    cases.push(Case { shape, input, output, turned, precision, backend });
+                    let packed = self.packed;
+                    cases.push(Case { shape, input, output, turned, precision, backend, packed });
                 }
             }
         }

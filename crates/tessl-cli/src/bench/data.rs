@@ -4,7 +4,7 @@ use super::{Case, Work};
 use crate::error::Result;
 use crate::spotcheck::{self, Problem};
 use half::{bf16, f16};
-use tessl::{BufferKind, DType, DeviceKind, Element, Gemm, GpuRuntime, Stream, Tensor};
+use tessl::{BufferKind, DType, DeviceKind, Element, Gemm, GpuRuntime, PackedWeights, Stream, Tensor};
 
 /// Elements of the pool that operands are filled from.
 const POOL: usize = 1 << 22;
@@ -23,6 +23,7 @@ pub struct Data {
     f32: Vec<f32>,
     f16: Vec<f16>,
     bf16: Vec<bf16>,
+    i8: Vec<i8>,
 }
 
 impl Default for Data {
@@ -39,7 +40,9 @@ impl Data {
         let f32: Vec<f32> = (0..POOL).map(|_| (2.0 * rng.unit() - 1.0) as f32).collect();
         let f16 = f32.iter().map(|&x| f16::from_f32(x)).collect();
         let bf16 = f32.iter().map(|&x| bf16::from_f32(x)).collect();
-        Data { f32, f16, bf16 }
+        #[allow(clippy::cast_possible_truncation)]
+        let i8 = f32.iter().map(|&x| (x * 128.0) as i8).collect();
+        Data { f32, f16, bf16, i8 }
     }
 
     /// Fills a tensor, from a place of its own for each `seed`.
@@ -50,6 +53,7 @@ impl Data {
         match tensor.dtype() {
             DType::F16 => copy(tensor, &self.f16, seed),
             DType::Bf16 => copy(tensor, &self.bf16, seed),
+            DType::I8 => copy(tensor, &self.i8, seed),
             _ => copy(tensor, &self.f32, seed),
         }
     }
@@ -73,6 +77,8 @@ fn copy<T: Element>(tensor: &Tensor, pool: &[T], seed: usize) -> Result<()> {
 #[derive(Debug)]
 pub struct Rotation {
     sets: Vec<[Tensor; 3]>,
+    /// B of each copy, where it is packed.
+    packed: Vec<PackedWeights>,
     case: Case,
     next: usize,
 }
@@ -99,7 +105,12 @@ impl Rotation {
             let c = rt.uninit(case.output, &[m, n], BufferKind::Hot)?;
             sets.push([a, b, c]);
         }
-        let rotation = Rotation { sets, case: *case, next: 0 };
+        let packed = if case.packed {
+            sets.iter().map(|[_, b, _]| PackedWeights::pack(b, None, case.backend)).collect::<tessl::Result<_>>()?
+        } else {
+            Vec::new()
+        };
+        let rotation = Rotation { sets, packed, case: *case, next: 0 };
         rotation.poison()?;
         rt.synchronize()?;
         Ok(rotation)
@@ -112,8 +123,13 @@ impl Rotation {
 
     /// The product on copy `i`, counted past the end from the start again.
     pub fn call(&self, i: usize) -> Gemm<'_> {
-        let [a, b, c] = &self.sets[i % self.sets.len()];
-        Gemm::new(a, b, c).backend(self.case.backend).precision(self.case.precision)
+        let i = i % self.sets.len();
+        let [a, b, c] = &self.sets[i];
+        let gemm = match self.packed.get(i) {
+            Some(packed) => Gemm::new(a, packed, c),
+            None => Gemm::new(a, b, c),
+        };
+        gemm.backend(self.case.backend).precision(self.case.precision)
     }
 
     /// The copy that the latest [`turn`](Work::turn) named.
@@ -141,6 +157,7 @@ impl Rotation {
         let left = match c.dtype() {
             DType::F16 => poisoned(c, |x: f16| x.is_nan())?,
             DType::Bf16 => poisoned(c, |x: bf16| x.is_nan())?,
+            DType::I32 => poisoned(c, |x: i32| x == i32::MIN)?,
             _ => poisoned(c, f32::is_nan)?,
         };
         if left > 0 {
@@ -173,6 +190,7 @@ pub(super) fn poison_any(c: &Tensor) -> Result<()> {
     match c.dtype() {
         DType::F16 => poison(c, f16::NAN),
         DType::Bf16 => poison(c, bf16::NAN),
+        DType::I32 => poison(c, i32::MIN),
         _ => poison(c, f32::NAN),
     }
 }

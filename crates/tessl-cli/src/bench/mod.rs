@@ -1,6 +1,7 @@
 //! Measuring, shared by the `tessl` command and the benchmark binaries. docs/benchmarking.md tells the protocol.
 
 mod args;
+mod attention;
 mod data;
 mod limits;
 mod norm;
@@ -11,8 +12,9 @@ mod sweep;
 mod timing;
 
 pub use args::GemmArgs;
+pub use attention::attention_sweep;
 pub use data::{Data, Rotation};
-pub use norm::{NormArgs, norm_sweep};
+pub use norm::{Family, NormArgs, norm_sweep};
 pub use report::{Report, Row};
 pub use serve::serve;
 pub use shapes::{Shape, parse_shapes};
@@ -36,6 +38,13 @@ pub struct Case {
     pub precision: Precision,
     /// Which kernels.
     pub backend: GemmBackend,
+    /// B is packed beforehand.
+    pub packed: bool,
+}
+
+/// The type of C that goes with an input.
+fn result_of(input: DType) -> DType {
+    if matches!(input, DType::I8 | DType::U8) { DType::I32 } else { input }
 }
 
 impl Default for Case {
@@ -47,6 +56,7 @@ impl Default for Case {
             turned: [false; 2],
             precision: Precision::Exact,
             backend: GemmBackend::TensorOps,
+            packed: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels of `nn`: so far rms_norm.
+//! The kernels of `nn`: rms_norm here, attention beside.
 
 use super::args::count;
 use super::{Data, Mode, Samples, Work, data, measure};
@@ -17,21 +17,33 @@ const EPS: f32 = 1e-6;
 const MAX_BYTES: u64 = 512 << 20;
 const MAX_SETS: u64 = 256;
 
+/// A family of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Family {
+    /// rms_norm.
+    Norm,
+    /// Prefill and decode.
+    Attention,
+}
+
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NormArgs {
+    /// One family alone
+    #[arg(long)]
+    pub family: Option<Family>,
     /// Calls before measuring [default: BENCH_WARMUP, else 10]
     #[arg(long)]
-    warmup: Option<usize>,
+    pub(super) warmup: Option<usize>,
     /// Calls measured [default: BENCH_ITERS, else 50]
     #[arg(long)]
-    iters: Option<usize>,
+    pub(super) iters: Option<usize>,
     /// Device [default: TESSL_DEVICE, else the best present]
     #[arg(long)]
-    device: Option<Device>,
+    pub(super) device: Option<Device>,
     /// Threads of the CPU device
     #[arg(long)]
-    threads: Option<usize>,
+    pub(super) threads: Option<usize>,
 }
 
 /// Copies of x and y, and one weight.
@@ -54,7 +66,7 @@ pub fn norm_sweep(args: &NormArgs, mut show: impl FnMut(&str)) -> Result<Value> 
     show("op        rows x n        type  mode       median us     min us      GB/s");
     let data = Data::new();
     let mut rows = Vec::new();
-    for (count, n) in SHAPES {
+    for (count, n) in SHAPES.into_iter().filter(|_| args.family != Some(Family::Attention)) {
         for dtype in TYPES {
             for mode in MODES {
                 let mut work = Norm::new(&rt, &data, dtype, [count, n])?;
@@ -76,6 +88,9 @@ pub fn norm_sweep(args: &NormArgs, mut show: impl FnMut(&str)) -> Result<Value> 
                 }));
             }
         }
+    }
+    if args.family != Some(Family::Norm) {
+        rows.extend(super::attention_sweep(args, &mut show)?);
     }
     let info = rt.info();
     Ok(json!({

@@ -111,7 +111,7 @@ impl Row {
             batch: samples.batch,
             backend: backend_name(case.backend),
             kernel: String::new(),
-            packed: false,
+            packed: case.packed,
             lane: String::new(),
             threads: 0,
             copies: 0,

@@ -36,7 +36,7 @@ struct Replay {
     calls: usize,
 }
 
-/// Answers `MxNxK DTYPE ITERS [OUT] [LAYOUT] [solo|batched|graph] [plan=N]` with a line of JSON each, after a first line
+/// Answers `MxNxK DTYPE ITERS [OUT] [LAYOUT] [packed] [solo|batched|graph] [plan=N]` with a line of JSON each, after a first line
 /// about the device. A line that cannot be measured is answered with `{"error": ..}`; the next one works.
 ///
 /// `graph` replays captured calls until there were ITERS of them, waits once, and answers the mean as `us`; the others
@@ -63,18 +63,20 @@ pub fn serve(args: &GemmArgs) -> Result<()> {
 }
 
 fn parse(line: &str, on_cpu: bool) -> Result<Request> {
-    let usage = || CliError::Usage(format!("`{line}` is not MxNxK DTYPE ITERS [OUT] [LAYOUT] [MODE] [plan=N]"));
+    let usage =
+        || CliError::Usage(format!("`{line}` is not MxNxK DTYPE ITERS [OUT] [LAYOUT] [packed] [MODE] [plan=N]"));
     let words: Vec<&str> = line.split_whitespace().collect();
     let [shape, dtype, iters, options @ ..] = words.as_slice() else { return Err(usage()) };
     let iters: usize = iters.parse().ok().filter(|n| (1..=100_000).contains(n)).ok_or_else(usage)?;
     let input: DType = dtype.parse()?;
-    let case = Case { shape: shape.parse()?, input, output: input, ..Case::default() };
+    let case = Case { shape: shape.parse()?, input, output: super::result_of(input), ..Case::default() };
     // A GPU hides its launch cost only behind other launches; a CPU call is a call.
     let mode = if on_cpu { Mode::Solo } else { Mode::Batched };
     let mut request = Request { case, iters, mode, candidate: None };
     for option in options {
         match *option {
             "NN" | "NT" | "TN" | "TT" => request.case.turned = [option.starts_with('T'), option.ends_with('T')],
+            "packed" => request.case.packed = true,
             "solo" => request.mode = Mode::Solo,
             "batched" => request.mode = Mode::Batched,
             "graph" => request.mode = Mode::Graph,
@@ -89,7 +91,7 @@ fn parse(line: &str, on_cpu: bool) -> Result<Request> {
 
 fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> Result<Value> {
     let Request { case, iters, mode, candidate } = parse(line, rt.info().kind == DeviceKind::Cpu)?;
-    let key = format!("{} {} {} {}", case.shape, case.input, case.output, case.layout());
+    let key = format!("{} {} {} {} {}", case.shape, case.input, case.output, case.layout(), case.packed);
     let fresh = kept.as_ref().is_none_or(|have| have.key != key);
     if fresh {
         // The old operands go before the new ones come.
@@ -106,7 +108,8 @@ fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> 
         Some(n) => plans.get(n).cloned().ok_or_else(|| CliError::Usage(format!("plan={n} of {}", plans.len())))?,
     };
     let mut answer = json!({
-        "shape": case.shape.to_string(), "dtype": case.input, "out": case.output, "layout": case.layout(), "mode": mode,
+        "shape": case.shape.to_string(), "dtype": case.input, "out": case.output, "layout": case.layout(), "packed": case.packed,
+        "mode": mode,
         "iters": iters, "kernel": chosen.kernel.name, "tile": chosen.tile, "split": chosen.split, "reason": chosen.reason,
         "candidates": plans.len(), "copies": work.copies(),
     });

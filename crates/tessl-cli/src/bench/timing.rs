@@ -25,6 +25,14 @@ pub trait Work {
     /// # Errors
     /// What the library reports.
     fn encode(&self, i: usize, stream: Option<&mut Stream>) -> tessl::Result<()>;
+
+    /// Scratch memory of one call, which a capture does not allocate.
+    ///
+    /// # Errors
+    /// What the library reports.
+    fn scratch_bytes(&self) -> tessl::Result<u64> {
+        Ok(0)
+    }
 }
 
 /// How calls are grouped.
@@ -121,6 +129,10 @@ fn batched(rt: &GpuRuntime, work: &mut impl Work, batch: usize, batches: usize) 
 #[allow(clippy::cast_precision_loss)]
 fn graph(rt: &GpuRuntime, work: &impl Work, batch: usize, batches: usize) -> Result<Vec<f64>> {
     let mut stream = rt.stream()?;
+    let scratch = work.scratch_bytes()?;
+    if scratch > 0 {
+        stream.reserve(scratch)?;
+    }
     // One after the other: calls on different operands would run side by side.
     let graph = stream.capture(|s| {
         (0..batch).try_for_each(|i| {

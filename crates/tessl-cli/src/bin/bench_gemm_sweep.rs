@@ -18,7 +18,7 @@ struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Serve {
-    /// Answer `MxNxK DTYPE ITERS [OUT] [LAYOUT] [MODE] [plan=N]` on stdin with a line of JSON each
+    /// Answer `MxNxK DTYPE ITERS [OUT] [LAYOUT] [packed] [MODE] [plan=N]` on stdin with a line of JSON each
     Serve,
 }
 

@@ -69,11 +69,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let (Some(device), [DeviceInfo { missing: Some(missing), help, .. }]) = (&args.device, devices.as_slice()) {
         return Err(tessl::Error::unavailable(device.to_string(), missing.clone(), help.clone()).into());
     }
-    if options.is_ok() && args.device.is_none() {
-        if let Err(e) = runtime::chosen(None) {
-            let fix = "unset TESSL_DEVICE, or mend what the device needs".to_owned();
-            problems.push(Problem { what: e.to_string(), fix, fatal: true });
-        }
+    if options.is_ok()
+        && args.device.is_none()
+        && let Err(e) = runtime::chosen(None)
+    {
+        let fix = "unset TESSL_DEVICE, or mend what the device needs".to_owned();
+        problems.push(Problem { what: e.to_string(), fix, fatal: true });
     }
     let progress = Progress::new();
     let mut checked = Vec::new();

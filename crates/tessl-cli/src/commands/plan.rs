@@ -5,9 +5,11 @@ use crate::error::{CliError, Result};
 use crate::ui;
 use serde_json::json;
 use tessl::device::PROFILES;
-use tessl::nn::RmsNormDesc;
+use tessl::nn::{NormResidual, RmsNormDesc};
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, DType, Device, DeviceKind, DeviceProfile, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, DType, Device, DeviceKind, DeviceProfile, GemmBackend, GemmDesc, GemmExtras, Layout, Precision,
+};
 use tessl::{Bias, Factor};
 
 #[derive(Debug, clap::Args)]
@@ -139,12 +141,20 @@ fn gemm_desc(g: &GemmArgs) -> Result<GemmDesc> {
         activation: g.activation,
         precision: if g.dtype == DType::F32 { g.precision } else { Precision::Exact },
         backend: g.backend,
+        extras: GemmExtras::default(),
     })
 }
 
 fn norm_desc(n: &NormArgs) -> RmsNormDesc {
     let align = alignment(n.n, n.dtype);
-    RmsNormDesc { rows: n.rows, n: n.n, dtype: n.dtype, weight: n.weight.unwrap_or(n.dtype), align }
+    RmsNormDesc {
+        rows: n.rows,
+        n: n.n,
+        dtype: n.dtype,
+        weight: n.weight.unwrap_or(n.dtype),
+        residual: NormResidual::None,
+        align,
+    }
 }
 
 /// log2 of the alignment of rows of `elements` in memory that starts on a 128-byte boundary.

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use tessl::device::{PROFILES, cuda, metal};
 use tessl::plan::{Desc, Plan, plan};
-use tessl::{Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use tessl::{
+    Activation, Bias, DType, DeviceKind, DeviceProfile, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, Precision,
+};
 
 /// Extents that reach every rule: around tiles, few and many tiles, odd ones.
 const SIZES: [u32; 11] = [1, 16, 33, 64, 129, 300, 512, 768, 896, 1025, 8192];
@@ -121,6 +123,7 @@ fn problems() -> impl Iterator<Item = GemmDesc> {
             activation: Activation::None,
             precision: Precision::Exact,
             backend,
+            extras: GemmExtras::default(),
         })
     })
 }

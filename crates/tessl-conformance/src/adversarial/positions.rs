@@ -19,6 +19,14 @@ pub(super) fn rope(bench: &mut Bench<'_>) -> Result {
     let llama = RopeScaling::Llama3 { factor: 8.0, low: 4.0, high: 1.0, original: 8192.0 };
     bench.reject("low above high", Kind::Scalar, &["`high`", "`low` below"], || new(4, 1e4, llama));
 
+    let yarn = |factor, original, fast, slow| RopeScaling::Yarn { factor, original, fast, slow };
+    bench.reject("ntk", Kind::Scalar, &["`factor`"], || new(4, 1e4, RopeScaling::Ntk(f64::NAN)));
+    bench.reject("factor", Kind::Scalar, &["`factor`"], || new(4, 1e4, yarn(0.0, 4096.0, 32.0, 1.0)));
+    bench.reject("original", Kind::Scalar, &["`original`"], || new(4, 1e4, yarn(4.0, -1.0, 32.0, 1.0)));
+    bench
+        .reject("slow above fast", Kind::Scalar, &["`fast`", "`slow` below"], || new(4, 1e4, yarn(4.0, 4e3, 1.0, 2.0)));
+    bench.reject("base of yarn", Kind::Scalar, &["`base`", "YaRN"], || new(4, 1.0, yarn(4.0, 4096.0, 32.0, 1.0)));
+
     let table = new(4, 1e4, RopeScaling::None).map_err(text)?;
     let shape = [2usize, 3, 2, 4];
     let (x, y) = (bench.zeros(DType::F32, &shape)?, bench.zeros(DType::F32, &shape)?);

@@ -17,7 +17,7 @@ pub(super) fn elementwise(bench: &mut Bench<'_>, op: &str, names: &[&str], call:
 }
 
 /// The same for an op that needs rows.
-fn rows(bench: &mut Bench<'_>, op: &str, names: &[&str], call: Call<'_>) -> Result {
+pub(super) fn rows(bench: &mut Bench<'_>, op: &str, names: &[&str], call: Call<'_>) -> Result {
     let shape = [2usize, 4];
     let count = names.len();
     let good =
@@ -114,6 +114,7 @@ macro_rules! run {
         }
     };
 }
+pub(super) use run;
 
 pub(super) fn mlp(bench: &mut Bench<'_>) -> Result {
     let act = Activation::Silu;

@@ -2,10 +2,11 @@
 
 use super::Problem;
 use crate::data::Mem;
-use crate::env::{Env, GEMM_PAIRS};
-use crate::gemm::{BACKENDS, Data, Place, Problem as Gemm};
+use crate::env::{Env, FP8_PAIRS, GEMM_PAIRS, INT8_PAIRS};
+use crate::gemm::{BACKENDS, Data, Extra, Gate, Groups, Place, Problem as Gemm, Residual};
 use crate::rows::{self, Row};
-use tessl::{Activation, BufferKind, GemmDesc, Precision};
+use std::collections::BTreeMap;
+use tessl::{Activation, BufferKind, DType, DeviceKind, GemmDesc, Precision};
 use tessl_oracle::Rng;
 
 /// A product as a fuzz problem.
@@ -30,6 +31,15 @@ pub(super) fn reachable_kernels(env: &Env) -> Vec<String> {
     kernels
 }
 
+/// Each kernel in its turn, and its rows one after the other.
+fn in_turn<'a>(rows: &[(&Row, &'a GemmDesc)], turn: usize) -> &'a GemmDesc {
+    let mut kernels: BTreeMap<&str, Vec<&GemmDesc>> = BTreeMap::new();
+    rows.iter().for_each(|(row, desc)| kernels.entry(&row.kernel).or_default().push(desc));
+    let count = kernels.len();
+    let of_kernel = kernels.into_values().nth(turn % count).expect("INVARIANT: below the count");
+    of_kernel[turn / count % of_kernel.len()]
+}
+
 /// Mostly small; now and then around a power of two or a multiple of 48.
 fn size(rng: &mut Rng) -> usize {
     match rng.below(6) {
@@ -52,15 +62,48 @@ fn place(rng: &mut Rng, shared: bool) -> Place {
     }
 }
 
+/// Something beyond the plain formula, for devices that have it.
+fn extra(rng: &mut Rng, p: &mut Gemm) {
+    let whole = p.input == DType::I8;
+    let mut e = Extra { packed: rng.one_in(3), ..Extra::default() };
+    if p.input.size() == 1 {
+        let other = if whole { DType::U8 } else { DType::F8E5M2 };
+        e.other_b = rng.one_in(2).then_some(other);
+    }
+    if p.output != DType::I32 {
+        let types = [None, None, Some(DType::F32), Some(p.output)];
+        (e.row_scale, e.col_scale) = (*rng.pick(&types), *rng.pick(&types));
+        e.odd_scales = rng.one_in(2);
+        e.residual = *rng.pick(&[Residual::None, Residual::Other, Residual::InPlace]);
+        e.row_bias = p.bias.is_some() && rng.one_in(2);
+        if rng.one_in(3) {
+            e.gate = if e.packed { Gate::Two } else { *rng.pick(&[Gate::Two, Gate::Half]) };
+            p.beta = 0.0;
+        }
+    }
+    if p.batch.is_none() && rng.one_in(4) {
+        let first = rng.below(3);
+        let sizes = (0..rng.between(1, 5)).map(|_| rng.below(40)).collect();
+        e.groups = Some(Groups { first, sizes, on_device: rng.one_in(2) });
+    }
+    if e.keeps_rows() {
+        p.c.transposed = false;
+    }
+    p.extra = e;
+}
+
 impl Problem for GemmFuzz {
     fn make(env: &Env, rng: &mut Rng, turn: usize) -> Self {
         // Every other problem starts from the witness of a plan row, each in its turn.
         let rows = witnesses(env);
+        let on_cpu = env.rt.info().kind == DeviceKind::Cpu;
         let guided = turn.is_multiple_of(2) && !rows.is_empty();
         let mut p = if guided {
-            Gemm::of(rows[turn / 2 % rows.len()].1)
+            Gemm::of(in_turn(&rows, turn / 2))
         } else {
-            let (pair, backend) = (*rng.pick(&GEMM_PAIRS), *rng.pick(&BACKENDS));
+            let eight_bits = on_cpu && rng.one_in(4);
+            let short = [INT8_PAIRS.as_slice(), FP8_PAIRS.as_slice()].concat();
+            let (pair, backend) = (*rng.pick(if eight_bits { &short } else { &GEMM_PAIRS }), *rng.pick(&BACKENDS));
             let mut p = Gemm::new(size(rng), size(rng), size(rng), pair, backend);
             if rng.one_in(3) {
                 p.batch = Some(rng.between(1, 9));
@@ -79,7 +122,7 @@ impl Problem for GemmFuzz {
             }
             p
         };
-        if rng.one_in(2) && !guided {
+        if rng.one_in(2) && !guided && p.output != DType::I32 {
             p.alpha = *rng.pick(&[1.0, 0.0, -1.0, 0.7, 2.5]);
             p.beta = *rng.pick(&[0.0, 1.0, 1.3, -0.5]);
             p.bias = *rng.pick(&[None, Some(tessl::DType::F32), Some(p.output)]);
@@ -87,6 +130,16 @@ impl Problem for GemmFuzz {
         }
         p.data = *rng.pick(&[Data::Integers, Data::Normal, Data::Pattern]);
         p.seed = rng.bits();
+        if on_cpu && !guided && rng.one_in(3) {
+            extra(rng, &mut p);
+        }
+        if p.input == DType::I8 {
+            p.data = Data::Integers;
+            if p.output == DType::F16 {
+                // Its largest number is 65504.
+                p.alpha = if p.extra.gate == Gate::None { 2f32.powi(-14) } else { 2f32.powi(-20) };
+            }
+        }
         p.fit(limit(env), [1, 1, 1])
     }
 
@@ -116,6 +169,11 @@ impl Problem for GemmFuzz {
             keep(&|p| p.b.transposed = false),
             keep(&|p| p.c.transposed = false),
             keep(&|p| p.data = Data::Integers),
+            keep(&|p| p.extra = Extra { other_b: p.extra.other_b, ..Extra::default() }),
+            keep(&|p| p.extra.packed = false),
+            keep(&|p| p.extra.residual = Residual::None),
+            keep(&|p| (p.extra.row_scale, p.extra.col_scale) = (None, None)),
+            keep(&|p| p.extra.groups = None),
             keep(&|p| p.batch = p.batch.map(|b| b.div_ceil(2))),
         ];
         for cut in [|x: usize| x / 2, |x: usize| x.saturating_sub(1)] {

@@ -4,6 +4,8 @@ use super::Problem;
 use crate::data::Mem;
 use crate::env::{Env, NORM_PAIRS};
 use crate::norm::NormProblem;
+use crate::norm::fused::{FusedNorm, Norm};
+use crate::rowwise::RowCase;
 use tessl::BufferKind;
 use tessl_oracle::Rng;
 
@@ -85,5 +87,36 @@ impl Problem for NormFuzz {
         ];
         all.retain(|p| p != self);
         all
+    }
+}
+
+impl Problem for FusedNorm {
+    fn make(env: &Env, rng: &mut Rng, turn: usize) -> Self {
+        // Kernels in turn, each aligned and not.
+        let all = Norm::ALL.len() * NORM_PAIRS.len();
+        let (norm, pair) = (Norm::ALL[turn % Norm::ALL.len()], NORM_PAIRS[turn / Norm::ALL.len() % NORM_PAIRS.len()]);
+        let rows = RowCase::random(env, rng, turn / all, 60_000);
+        let summed = !matches!(norm, Norm::Layer | Norm::Qk);
+        FusedNorm {
+            eps: *rng.pick(&[1e-5, 1e-6, 0.1]),
+            offset: *rng.pick(&[0.0, 0.0, 1.0]),
+            scale: rng.pick(&[None, Some((0.5, false)), Some((2.0, true))]).filter(|_| summed),
+            bias: rng.one_in(2),
+            ..FusedNorm::new(norm, pair, rows)
+        }
+    }
+
+    fn check(&self, env: &Env) -> Result<(), String> {
+        FusedNorm::check(self, env)
+    }
+
+    fn simpler(&self) -> Vec<Self> {
+        let rows = self.rows.simpler().into_iter().map(|rows| FusedNorm { rows, ..self.clone() });
+        let others = [
+            FusedNorm { offset: 0.0, ..self.clone() },
+            FusedNorm { scale: None, ..self.clone() },
+            FusedNorm { bias: false, ..self.clone() },
+        ];
+        rows.chain(others).filter(|p| p != self).collect()
     }
 }

@@ -1,10 +1,8 @@
-//! One product as data: build the operands, run, compare with the oracle, run again.
+//! One product as data.
 
-use crate::data::{Mem, Placed, compare, format_of};
-use crate::env::Env;
-use tessl::{Activation, BufferKind, DType, Factor, Gemm, GemmBackend, GemmDesc, Layout, Precision};
-use tessl_oracle::pattern::{PatternProduct, pa, pb};
-use tessl_oracle::{Epilogue, Rng, bound};
+use super::extra::Extra;
+use crate::data::Placed;
+use tessl::{Activation, BufferKind, DType, Factor, GemmBackend, GemmDesc, Layout, Precision};
 
 /// How a matrix operand lies in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +69,8 @@ pub struct Problem {
     pub data: Data,
     /// Seed of random contents.
     pub seed: u64,
+    /// What goes beyond the plain product.
+    pub extra: Extra,
 }
 
 /// The oracle's name of an activation.
@@ -106,6 +106,7 @@ impl Problem {
             kind: BufferKind::Cold,
             data: Data::Pattern,
             seed: 1,
+            extra: Extra::default(),
         }
     }
 
@@ -141,6 +142,8 @@ impl Problem {
             beta: factor(desc.beta),
             bias,
             activation: desc.activation,
+            extra: Extra::of(&desc.extras),
+            data: if desc.input.is_float() { Data::Pattern } else { Data::Integers },
             ..Problem::new(size(desc.m), size(desc.n), size(desc.k), (desc.input, desc.output), desc.backend)
         };
         for (place, len) in [
@@ -150,7 +153,9 @@ impl Problem {
         ] {
             place.pad = size(len.next_multiple_of(64) - len);
         }
-        if flipped {
+        if flipped && problem.extra.keeps_rows() {
+            problem.extra.row_bias = true;
+        } else if flipped {
             // A bias along rows is the transposed problem.
             std::mem::swap(&mut problem.m, &mut problem.n);
             std::mem::swap(&mut problem.a, &mut problem.b);
@@ -166,7 +171,7 @@ impl Problem {
         [self.m, self.n, self.k, self.batch.unwrap_or(1)].iter().fold(1, |p, &x| p.saturating_mul(x as u64))
     }
 
-    fn placed(&self, place: &Place, dtype: DType, rows: usize, columns: usize) -> Placed {
+    pub(super) fn placed(&self, place: &Place, dtype: DType, rows: usize, columns: usize) -> Placed {
         let (unit, outer) = if place.transposed { (rows, columns) } else { (columns, rows) };
         let leading = (unit + place.pad).max(1);
         let (row, column) = if place.transposed { (1, leading) } else { (leading, 1) };
@@ -175,130 +180,6 @@ impl Problem {
         };
         let stride = if place.shared { 0 } else { leading * outer.max(1) + place.gap };
         Placed::new(dtype, &[batch, rows, columns], &[stride, row, column], place.offset)
-    }
-
-    /// A(batch, i, k) of the contents.
-    fn inputs(&self) -> (Vec<f64>, Vec<f64>) {
-        let (m, n, k) = (self.m, self.n, self.k);
-        let batch = self.batch.unwrap_or(1);
-        let (batch_a, batch_b) = (if self.a.shared { 1 } else { batch }, if self.b.shared { 1 } else { batch });
-        let mut rng = Rng::new(self.seed);
-        let format = format_of(self.input);
-        let mut fill = |batches: usize, rows: usize, columns: usize, pattern: &dyn Fn(usize, usize, usize) -> f64| {
-            let mut out = Vec::with_capacity(batches * rows * columns);
-            for (b, i) in (0..batches).flat_map(|b| (0..rows).map(move |i| (b, i))) {
-                out.extend((0..columns).map(|j| match self.data {
-                    Data::Pattern => pattern(b, i, j),
-                    Data::Integers => rng.integer(-3, 4),
-                    Data::Normal => format.round(rng.normal()),
-                }));
-            }
-            out
-        };
-        let a = fill(batch_a, m, k, &|b, i, p| pa(i + b, p));
-        let b = fill(batch_b, k, n, &|b, p, j| pb(p, j + 3 * b));
-        (a, b)
-    }
-
-    /// Sums and sums of magnitudes, [batch, m, n].
-    fn reference(&self, a: &[f64], b: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let (m, n, k) = (self.m, self.n, self.k);
-        let batch = self.batch.unwrap_or(1);
-        if self.data == Data::Pattern {
-            let table = PatternProduct::new(k);
-            let mut sums = Vec::with_capacity(batch * m * n);
-            for x in 0..batch {
-                let (da, db) = (if self.a.shared { 0 } else { x }, if self.b.shared { 0 } else { 3 * x });
-                sums.extend((0..m * n).map(|at| table.at(at / n + da, at % n + db)));
-            }
-            return (sums, Vec::new());
-        }
-        let (mut sums, mut magnitudes) = (Vec::new(), Vec::new());
-        for x in 0..batch {
-            let (oa, ob) = (if self.a.shared { 0 } else { x * m * k }, if self.b.shared { 0 } else { x * k * n });
-            let product = tessl_oracle::gemm(m, n, k, |i, p| a[oa + i * k + p], |p, j| b[ob + p * n + j]);
-            sums.extend(product.sum);
-            magnitudes.extend(product.magnitude);
-        }
-        (sums, magnitudes)
-    }
-
-    /// Runs the problem twice and compares: values, slack, bits.
-    ///
-    /// # Errors
-    /// What was wrong, with the problem.
-    pub fn check(&self, env: &Env) -> Result<(), String> {
-        Mem::with(env, self.kind, |mem| self.check_in(mem)).map_err(|e| format!("{e}\n  {self:?}"))
-    }
-
-    fn check_in(&self, mem: &mut Mem<'_>) -> Result<(), String> {
-        let (m, n, k) = (self.m, self.n, self.k);
-        let batch = self.batch.unwrap_or(1);
-        let (a_data, b_data) = self.inputs();
-        let (mut a, mut b, mut c) = (
-            self.placed(&self.a, self.input, m, k),
-            self.placed(&self.b, self.input, k, n),
-            self.placed(&self.c, self.output, m, n),
-        );
-        for operand in [&mut a, &mut b, &mut c] {
-            operand.allocate(mem)?;
-        }
-        let (a_len, b_len) = (a_data.len().max(1), b_data.len().max(1));
-        a.fill_input(mem, |at| a_data[at % a_len])?;
-        b.fill_input(mem, |at| b_data[at % b_len])?;
-        let bias_at = |j: usize| if self.bias.is_some() { (j % 9) as f64 - 4.0 } else { 0.0 };
-        let bias = match self.bias {
-            Some(dtype) => {
-                let mut bias = Placed::new(dtype, &[n], &[1], self.c.offset);
-                bias.allocate(mem)?;
-                bias.fill_input(mem, bias_at)?;
-                Some(bias.view()?)
-            }
-            None => None,
-        };
-        // beta = 0 must not read C: it holds NaN then.
-        let old_at = |at: usize| if self.beta == 0.0 { f64::NAN } else { (at % 7) as f64 - 3.0 };
-        let (ta, tb, tc) = (a.view()?, b.view()?, c.view()?);
-        let mut op = Gemm::new(&ta, &tb, &tc).backend(self.backend).precision(self.precision);
-        op = op.alpha(self.alpha).beta(self.beta).activation(self.activation);
-        if let Some(bias) = &bias {
-            op = op.bias(bias);
-        }
-        let mut runs = Vec::new();
-        for run in 0..2 {
-            c.fill_output(mem, old_at)?;
-            if run == 0 { mem.gemm(&op) } else { mem.gemm_again(&op) }?;
-            if mem.env.computes {
-                runs.push(c.fetch_output()?);
-            }
-        }
-        let [first, second] = runs.as_slice() else { return Ok(()) };
-        if first != second {
-            return Err("two runs differ".into());
-        }
-        let (sums, magnitudes) = self.reference(&a_data, &b_data);
-        let epilogue = Epilogue {
-            alpha: self.alpha.into(),
-            beta: self.beta.into(),
-            activation: oracle_activation(self.activation),
-        };
-        let relative = if self.data == Data::Normal { bound::sum(k) } else { 0.0 };
-        compare(self.output, first, &[batch, m, n], |at| {
-            let (acc, bias) = (sums[at], bias_at(at % n));
-            let old = if self.beta == 0.0 { 0.0 } else { old_at(at) };
-            let magnitude = magnitudes.get(at).copied().unwrap_or(0.0);
-            let exact = epilogue.apply(acc, old, bias);
-            (exact, if self.is_exact() { 0.0 } else { bound::gemm(relative, acc, magnitude, old, bias, &epilogue) })
-        })
-    }
-
-    /// Whether every step is exact in f32: whole numbers and factors of 0, 1, 0.5 or a power of two.
-    fn is_exact(&self) -> bool {
-        let whole = |f: f32| f == 0.0 || f.abs().log2().fract() == 0.0;
-        self.data != Data::Normal
-            && whole(self.alpha)
-            && whole(self.beta)
-            && matches!(self.activation, Activation::None | Activation::Relu)
     }
 
     /// The problem with sizes cut so that it costs at most `mac`, the remainders of `tile` kept.
@@ -315,6 +196,9 @@ impl Problem {
                 (None, Some(batch)) if batch > 2 => self.batch = Some(batch / 2 + 1),
                 _ => break,
             }
+        }
+        if let Some(groups) = &mut self.extra.groups {
+            groups.cut(self.m);
         }
         self
     }

@@ -109,6 +109,7 @@ pub fn check<T: Elem, O: Elem>(target: Target, case: &Case, schedule: Schedule) 
         alpha: case.alpha,
         beta: case.beta,
         bias_typed: u32::from(!case.bias_f32),
+        ..GemmArgs::default()
     };
     let kernel = format!("gemm_simd_{}_{}", T::NAME, O::NAME);
     let bias = if case.bias_f32 { bias32.ptr() } else { bias_out.ptr() };

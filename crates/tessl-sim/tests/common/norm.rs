@@ -54,6 +54,7 @@ impl Case {
             groups: self.groups,
             eps: 1e-5,
             weight_offset: self.weight_offset,
+            ..RmsNormArgs::default()
         }
     }
 }

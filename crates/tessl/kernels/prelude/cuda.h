@@ -18,7 +18,8 @@ static_assert(sizeof(ulong) == 8 && sizeof(uint) == 4 && sizeof(ushort) == 2, "M
 #define thread
 
 // OUT carries no __restrict__: it would forbid in-place use, and loads through IN are free to move without it.
-#define KERNEL(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
+#define KERNEL(name, threads, ...) extern "C" __global__ void __launch_bounds__(threads KERNEL_RESIDENT) name(__VA_ARGS__)
+#define KERNEL_RESIDENT
 #define IN(T, name, i) const T* __restrict__ name
 #define IN_ALIASED(T, name, i) const T* name
 #define OUT(T, name, i) T* name

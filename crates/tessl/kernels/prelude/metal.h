@@ -5,6 +5,7 @@
 // kernel text; no #include.
 //
 //   KERNEL(name, threads, params...)   a kernel whose threadgroups are one-dimensional and hold at most `threads`
+//   KERNEL_RESIDENT                    ", n" where a file promises n threadgroups a multiprocessor to NVRTC; unused here
 //   IN(T, p, i)                        buffer i, read only, shares no byte with any OUT of the launch
 //   IN_ALIASED(T, p, i)                buffer i, read only here, may be the memory of an OUT (in-place operations)
 //   OUT(T, p, i)                       buffer i, written (and possibly read)

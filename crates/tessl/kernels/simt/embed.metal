@@ -1,4 +1,5 @@
 // embedding:  y[r, i] = table[ids[r], i], times a factor where one is given
+// gather:     y[r, i] = table[ids[r], i], the same bits, for elements of 8, 16 and 32 bits
 //
 // Layout     the table has `vocabulary` rows, t_s apart, and y rows of n elements, unit stride inside; three row strides
 //            for y and ids (see EmbedArgs).
@@ -12,7 +13,7 @@ FCONST(bool, VEC16, 0);
 constant constexpr uint THREADS = 256;
 constant constexpr uint INDEX_OUT_OF_RANGE = 1;
 
-template <typename T>
+template <typename T, bool FLOAT>
 DEVFN void embed_rows(const device T* table, const device uint* ids, device T* y, constant EmbedArgs& p, STATUS_PARAMS,
                       uint group, uint tid) {
   constexpr uint E = 16 / sizeof(T);
@@ -32,30 +33,44 @@ DEVFN void embed_rows(const device T* table, const device uint* ids, device T* y
     const device T* from = table + id * p.t_s + i;
     device T* to = y + row_offset(row, p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2) + i;
     if (VEC16 && p.n - i >= E) {
-      if (p.scaled == 0) {
-        *(device uint4*)to = *(const device uint4*)from;
-      } else {
-        float v[E];
-        load_floats<T, E>(from, v);
-        for (uint e = 0; e < E; e++) v[e] *= p.scale;
-        store_floats<T, E>(to, v);
+      if constexpr (FLOAT) {
+        if (p.scaled != 0) {
+          float v[E];
+          load_floats<T, E>(from, v);
+          for (uint e = 0; e < E; e++) v[e] *= p.scale;
+          store_floats<T, E>(to, v);
+          continue;
+        }
       }
+      *(device uint4*)to = *(const device uint4*)from;
     } else {
       const uint left = min(width, p.n - i);
-      for (uint e = 0; e < left; e++) to[e] = p.scaled == 0 ? from[e] : T(float(from[e]) * p.scale);
+      for (uint e = 0; e < left; e++) to[e] = FLOAT && p.scaled != 0 ? T(float(from[e]) * p.scale) : from[e];
     }
   }
 }
 
 KERNEL(embedding_f32, 256, IN(float, table, 0), IN(uint, ids, 1), OUT(float, y, 2), ARGS(EmbedArgs, p, 3), STATUS(4)) {
-  embed_rows<float>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+  embed_rows<float, true>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
 }
 
 KERNEL(embedding_f16, 256, IN(half, table, 0), IN(uint, ids, 1), OUT(half, y, 2), ARGS(EmbedArgs, p, 3), STATUS(4)) {
-  embed_rows<half>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+  embed_rows<half, true>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
 }
 
 KERNEL(embedding_bf16, 256, IN(bfloat, table, 0), IN(uint, ids, 1), OUT(bfloat, y, 2), ARGS(EmbedArgs, p, 3),
        STATUS(4)) {
-  embed_rows<bfloat>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+  embed_rows<bfloat, true>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+}
+
+KERNEL(gather_8, 256, IN(uchar, table, 0), IN(uint, ids, 1), OUT(uchar, y, 2), ARGS(EmbedArgs, p, 3), STATUS(4)) {
+  embed_rows<uchar, false>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+}
+
+KERNEL(gather_16, 256, IN(ushort, table, 0), IN(uint, ids, 1), OUT(ushort, y, 2), ARGS(EmbedArgs, p, 3), STATUS(4)) {
+  embed_rows<ushort, false>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
+}
+
+KERNEL(gather_32, 256, IN(uint, table, 0), IN(uint, ids, 1), OUT(uint, y, 2), ARGS(EmbedArgs, p, 3), STATUS(4)) {
+  embed_rows<uint, false>(table, ids, y, p, STATUS_PASS, gpu_tg.x, gpu_tid.x);
 }

@@ -20,6 +20,7 @@ mod labels;
 pub mod metal;
 pub mod null;
 mod profile;
+mod simt;
 
 pub use info::{Device, DeviceInfo, DeviceKind};
 pub use profile::{DeviceProfile, Isa, PROFILES};

@@ -45,7 +45,7 @@ pub enum Bias {
     None,
     /// One value per column.
     Column(DType),
-    /// One value per row (C was given as a column-major view, so the problem is solved transposed).
+    /// One value per row.
     Row(DType),
 }
 
@@ -60,7 +60,7 @@ impl Bias {
     }
 }
 
-/// `C = act(alpha * A B + beta * C + bias)` with A [m, k], B [k, n] and row-major C [m, n], `batch` times.
+/// `C = act(alpha * A B + beta * C + bias)` and what [`GemmExtras`] adds, with A [m, k], B [k, n] and row-major C [m, n], `batch` times.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GemmDesc {
     /// Rows of C.
@@ -99,4 +99,60 @@ pub struct GemmDesc {
     pub precision: Precision,
     /// Matrix units or the portable path.
     pub backend: GemmBackend,
+    /// What goes beyond the plain product.
+    #[serde(skip_serializing_if = "GemmExtras::is_plain")]
+    pub extras: GemmExtras,
+}
+
+impl GemmDesc {
+    /// Element type of B.
+    pub fn input_b(&self) -> DType {
+        self.extras.other_b.unwrap_or(self.input)
+    }
+}
+
+/// Parts of a product that most problems do without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct GemmExtras {
+    /// Element type of B where it is not that of A: types of 8 bits mix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_b: Option<DType>,
+    /// B is in the device's own order ([`PackedWeights`](crate::PackedWeights)).
+    pub packed: bool,
+    /// `C = act(gate) * up`, with two matrices in B's place.
+    pub gated: bool,
+    /// A matrix is added last.
+    pub residual: bool,
+    /// Element type of the scales of rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_scale: Option<DType>,
+    /// Element type of the scales of columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub col_scale: Option<DType>,
+    /// A and B have a scale for each 128 steps along k.
+    pub block_scales: bool,
+    /// Groups of rows with a matrix of B each, their bounds read on the device; 0 for a plain product.
+    pub groups: u32,
+}
+
+impl GemmExtras {
+    /// Whether there is nothing beyond the plain product.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The first part in words, for devices that have no kernel for it.
+    pub fn first(&self) -> Option<&'static str> {
+        let parts = [
+            (self.other_b.is_some(), "a B of another type than A"),
+            (self.packed, "packed weights"),
+            (self.gated, "a gated product"),
+            (self.residual, "a residual"),
+            (self.row_scale.is_some(), "scales of rows"),
+            (self.col_scale.is_some(), "scales of columns"),
+            (self.block_scales, "scales of blocks"),
+            (self.groups > 0, "groups of rows"),
+        ];
+        parts.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
+    }
 }

@@ -5,10 +5,19 @@ mod check;
 mod desc;
 mod encode;
 mod epilogue;
+mod fused;
+mod groups;
+mod int8;
+mod packed;
+mod setters;
 
 pub use batched::{BatchStrides, gemm_batched};
-pub use desc::{Bias, Factor, GemmDesc, Layout};
+pub use desc::{Bias, Factor, GemmDesc, GemmExtras, Layout};
 pub use epilogue::{Activation, Epilogue};
+pub(crate) use fused::BLOCK;
+pub use groups::Offsets;
+pub use int8::max_k_i32;
+pub use packed::{PackDesc, PackedWeights, Weights};
 
 use crate::error::Result;
 use crate::plan::Plan;
@@ -113,18 +122,27 @@ pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, e
     Gemm::new(a, b, c).backend(backend).epilogue(epilogue).run()
 }
 
-/// `C = activation(alpha * A B + beta * C + bias)`, one matrix or a batch of them.
+/// A matrix product with everything that can be done to it before C is stored, one matrix, a batch or groups of rows.
+///
+/// ```text
+/// t = alpha * (row_scale[i] * col_scale[j] * (A B)[i, j]) + beta * C[i, j] + bias[j]
+/// C[i, j] = activation(t) + residual[i, j]                 or, gated, activation(t of the gate) * (t of up) + residual[i, j]
+/// ```
 ///
 /// | operand | shape | dtypes |
 /// | --- | --- | --- |
-/// | A | `[m, k]` or `[batch, m, k]` | f32, bf16, f16 |
-/// | B | `[k, n]` or `[batch, k, n]` | A's |
-/// | C | `[m, n]` or `[batch, m, n]` | f32, bf16, f16 |
-/// | bias | `[n]`, one value per column | f32 or C's |
+/// | A | `[m, k]` or `[batch, m, k]` | f32, bf16, f16; i8, u8; f8e4m3, f8e5m2 |
+/// | B | `[k, n]` or `[batch, k, n]`, or [`PackedWeights`] of it | A's; types of 8 bits mix: i8 and u8, e4m3 and e5m2 |
+/// | C | `[m, n]` or `[batch, m, n]` | f32, bf16, f16; of i8 and u8 also i32 |
+/// | bias | `[n]`, one value per column, or `[m]` per row | f32 or C's |
+/// | scales | `[m]` and `[n]` | f32 or C's |
+/// | residual | that of C | C's |
 ///
-/// Products accumulate in f32. An operand with two axes, or a batch axis of 1 or of stride 0, serves the whole batch.
-/// Each operand needs one unit stride among its last two axes. `beta = 0` does not read C, so old NaNs vanish; `k = 0`
-/// gives `activation(beta * C + bias)`. NaN in, NaN out.
+/// Floats accumulate in f32; i8 and u8 exactly in i32, which bounds k ([`max_k_i32`]). An i32 result takes no epilogue.
+/// An operand with two axes, or a batch axis of 1 or of stride 0, serves the whole batch. Each operand needs one unit
+/// stride among its last two axes. `beta = 0` does not read C, so old NaNs vanish; `k = 0` gives
+/// `activation(beta * C + bias) + residual`. NaN in, NaN out. What a device has no kernel for is `Unsupported`: the GPUs take
+/// floats of 16 and 32 bits with alpha, beta, bias and activation.
 ///
 /// ```
 /// use tessl::{Activation, Device, Gemm, GpuRuntime};
@@ -140,24 +158,49 @@ pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, e
 #[must_use = "a Gemm does nothing until run() or run_on()"]
 pub struct Gemm<'a> {
     a: &'a Tensor,
-    b: &'a Tensor,
+    b: Weights<'a>,
     c: &'a Tensor,
     backend: GemmBackend,
     precision: Precision,
     epilogue: Epilogue<'a>,
+    row_bias: Option<&'a Tensor>,
+    row_scale: Option<&'a Tensor>,
+    col_scale: Option<&'a Tensor>,
+    residual: Option<&'a Tensor>,
+    up: Up<'a>,
+    block_scales: Option<(&'a Tensor, &'a Tensor)>,
+    offsets: Option<Offsets<'a>>,
     plan: Option<&'a Plan>,
 }
 
+/// Where the second matrix of a gated product is.
+#[derive(Clone, Copy, Debug)]
+enum Up<'a> {
+    /// The product is not gated.
+    None,
+    /// The second half of B's columns.
+    Half,
+    /// A tensor of its own.
+    Tensor(&'a Tensor),
+}
+
 impl<'a> Gemm<'a> {
-    /// `C = A B`.
-    pub fn new(a: &'a Tensor, b: &'a Tensor, c: &'a Tensor) -> Self {
+    /// `C = A B`, where B is a tensor or [`PackedWeights`].
+    pub fn new(a: &'a Tensor, b: impl Into<Weights<'a>>, c: &'a Tensor) -> Self {
         Gemm {
             a,
-            b,
+            b: b.into(),
             c,
             backend: GemmBackend::default(),
             precision: Precision::default(),
             epilogue: Epilogue::default(),
+            row_bias: None,
+            row_scale: None,
+            col_scale: None,
+            residual: None,
+            up: Up::None,
+            block_scales: None,
+            offsets: None,
             plan: None,
         }
     }
@@ -198,7 +241,7 @@ impl<'a> Gemm<'a> {
         self
     }
 
-    /// Applied last.
+    /// Applied before the residual is added.
     pub fn activation(mut self, activation: Activation) -> Self {
         self.epilogue.activation = activation;
         self
@@ -215,7 +258,8 @@ impl<'a> Gemm<'a> {
     ///
     /// # Errors
     /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired`, `Scalar` or `TooLarge` for arguments that do not
-    /// fit; nothing is encoded then. `Unsupported` when the device has no kernel for the problem.
+    /// fit; nothing is encoded then. `Unsupported` when the device has no kernel for the problem. Bounds of groups that
+    /// are read on the device are checked there: a wait reports `Fault` when they are not valid.
     pub fn run(&self) -> Result<()> {
         self.encode(None)
     }

@@ -11,9 +11,9 @@ use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
 /// Kernels number rows in 32 bits.
-const MAX_ROWS: u64 = u32::MAX as u64;
+pub(super) const MAX_ROWS: u64 = u32::MAX as u64;
 /// Kernels count the elements of a row, and the rows along one axis, in 31 bits.
-const MAX_EXTENT: u64 = (u32::MAX >> 1) as u64;
+pub(super) const MAX_EXTENT: u64 = (u32::MAX >> 1) as u64;
 
 /// A call under examination: its name and named operands.
 pub(super) struct Call<'a, const N: usize> {
@@ -65,6 +65,16 @@ impl<'a, const N: usize> Call<'a, N> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Operand `i` is one f32 that the device reads.
+    pub(super) fn one_number(&self, i: usize) -> Result<()> {
+        self.dtype(i, &[DType::F32], "f32")?;
+        let (name, tensor) = self.operands[i];
+        if tensor.len() == 1 {
+            return Ok(());
+        }
+        Err(Error::shape(self.op, name, format_args!("{:?}", tensor.shape()), "it must have one element"))
     }
 
     /// Operand `output` can be written: no element twice, no byte of an input, unless `in_place` allows exactly that view.
@@ -252,11 +262,12 @@ pub(super) struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Hands the command over: every input, then the outputs.
+    /// Hands the command over: every input, then the outputs, then scratch memory where the plan has some.
     pub(super) fn run(&self, stream: Option<&Stream>, inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<()> {
         let mut bindings: SmallVec<[Binding; 6]> = inputs.iter().map(|t| t.binding(Access::Read)).collect();
         bindings.extend(outputs.iter().map(|t| t.binding(Access::Write)));
         let (plan, pipeline) = (self.plan, self.pipeline);
+        bindings.extend(self.rt.scratch(stream, self.op, plan.scratch_bytes)?);
         let work = Work::Kernel { pipeline, grid: plan.grid, threads: plan.threads, shared_bytes: plan.shared_bytes };
         self.rt.encode_on(stream, Encoded { label: self.op, work, args: self.args, bindings })
     }

@@ -1,23 +1,17 @@
 //! Neural-network operations as data.
 
+mod movement;
+mod norm;
+mod sample;
+
+pub use movement::{MovementDesc, MovementOp};
+pub(crate) use norm::norm_types;
+pub use norm::{LayerNormDesc, NormResidual, QkNormDesc, RmsNormDesc};
+pub use sample::{SampleDesc, TopKDesc};
+
 use crate::dtype::DType;
 use crate::gemm::Activation;
 use serde::Serialize;
-
-/// Root-mean-square normalisation of `rows` rows of `n` elements.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct RmsNormDesc {
-    /// Rows.
-    pub rows: u64,
-    /// Elements of a row.
-    pub n: u32,
-    /// Element type of x and y.
-    pub dtype: DType,
-    /// Element type of the weight.
-    pub weight: DType,
-    /// log2 of the largest power of two, 128 bytes at most, that divides every operand's address and row strides.
-    pub align: u8,
-}
 
 /// An operation of the family `mlp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -9,144 +9,85 @@ use crate::plan::Desc;
 use crate::stream::Stream;
 use crate::tensor::{Scalar, Tensor};
 
-/// `y = a + b`, element by element: residual connections, and a bias that is broadcast along the rows.
-///
-/// | operand | shape | dtypes |
-/// | --- | --- | --- |
-/// | a | any | f32, f16, bf16 |
-/// | b, y | a's | a's |
-///
-/// Computed in f32 and rounded once. The last stride of every operand is 1; up to three other axes may be strided on
-/// their own, and inputs may be broadcast along them ([`Tensor::broadcast_to`]). y may be exactly a or exactly b. NaN in
-/// an input gives NaN.
-///
-/// ```
-/// use tessl::{nn::Add, Device, GpuRuntime};
-/// let rt = GpuRuntime::with_device(&Device::cpu())?;
-/// let a = rt.from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
-/// let b = rt.from_slice(&[10.0f32, 20.0], &[2])?.broadcast_to(&[2, 2])?;
-/// Add::new(&a, &b, &a).run()?;
-/// assert_eq!(a.read::<f32>()?, [11.0, 22.0, 13.0, 24.0]);
-/// # Ok::<(), tessl::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "an Add does nothing until run() or run_on()"]
-pub struct Add<'a> {
-    a: &'a Tensor,
-    b: &'a Tensor,
-    y: &'a Tensor,
+/// Declares a builder of an operation on two operands of one type.
+macro_rules! binary {
+    ($(#[$doc:meta])* $name:ident, $formula:literal, $unused:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[must_use = $unused]
+        pub struct $name<'a> {
+            a: &'a Tensor,
+            b: &'a Tensor,
+            y: &'a Tensor,
+        }
+
+        impl<'a> $name<'a> {
+            #[doc = $formula]
+            pub fn new(a: &'a Tensor, b: &'a Tensor, y: &'a Tensor) -> Self {
+                $name { a, b, y }
+            }
+
+            fn check(&self) -> Result<(Call<'a, 3>, ElementwiseDesc, Rows<3>)> {
+                binary(ElementwiseOp::$name, [("a", self.a), ("b", self.b), ("y", self.y)])
+            }
+
+            fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
+                let (call, desc, rows) = self.check()?;
+                let stream = call.stream(stream)?;
+                launch(&call, stream, desc, &rows, [0, 1, 2], Factor::default(), &[self.a, self.b], self.y)
+            }
+        }
+
+        operation!($name, ElementwiseDesc, |checked| checked.1);
+    };
 }
 
-impl<'a> Add<'a> {
-    /// `y = a + b`.
-    pub fn new(a: &'a Tensor, b: &'a Tensor, y: &'a Tensor) -> Self {
-        Add { a, b, y }
-    }
-
-    /// Encodes the operation on the default stream.
+binary! {
+    /// `y = a + b`, element by element: residual connections, and a bias that is broadcast along the rows.
     ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
+    /// | operand | shape | dtypes |
+    /// | --- | --- | --- |
+    /// | a | any | f32, f16, bf16 |
+    /// | b, y | a's | a's |
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
+    /// Computed in f32 and rounded once. The last stride of every operand is 1; up to three other axes may be strided on
+    /// their own, and inputs may be broadcast along them ([`Tensor::broadcast_to`]). y may be exactly a or exactly b. NaN in
+    /// an input gives NaN.
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ElementwiseDesc> {
-        Ok(self.check()?.1)
-    }
-
-    fn check(&self) -> Result<(Call<'a, 3>, ElementwiseDesc, Rows<3>)> {
-        binary(ElementwiseOp::Add, [("a", self.a), ("b", self.b), ("y", self.y)])
-    }
-
-    fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
-        let (call, desc, rows) = self.check()?;
-        let stream = call.stream(stream)?;
-        launch(&call, stream, desc, &rows, [0, 1, 2], Factor::default(), &[self.a, self.b], self.y)
-    }
+    /// ```
+    /// use tessl::{nn::Add, Device, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let a = rt.from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+    /// let b = rt.from_slice(&[10.0f32, 20.0], &[2])?.broadcast_to(&[2, 2])?;
+    /// Add::new(&a, &b, &a).run()?;
+    /// assert_eq!(a.read::<f32>()?, [11.0, 22.0, 13.0, 24.0]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    Add, "`y = a + b`.", "an Add does nothing until run() or run_on()"
 }
 
-/// `y = a * b`, element by element.
-///
-/// | operand | shape | dtypes |
-/// | --- | --- | --- |
-/// | a | any | f32, f16, bf16 |
-/// | b, y | a's | a's |
-///
-/// Computed in f32 and rounded once. The last stride of every operand is 1; up to three other axes may be strided on
-/// their own, and inputs may be broadcast along them ([`Tensor::broadcast_to`]). y may be exactly a or exactly b. NaN in
-/// an input gives NaN.
-///
-/// ```
-/// use tessl::{nn::Mul, Device, GpuRuntime};
-/// let rt = GpuRuntime::with_device(&Device::cpu())?;
-/// let a = rt.from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
-/// let b = rt.from_slice(&[10.0f32, 20.0], &[2])?.broadcast_to(&[2, 2])?;
-/// Mul::new(&a, &b, &a).run()?;
-/// assert_eq!(a.read::<f32>()?, [10.0, 40.0, 30.0, 80.0]);
-/// # Ok::<(), tessl::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a Mul does nothing until run() or run_on()"]
-pub struct Mul<'a> {
-    a: &'a Tensor,
-    b: &'a Tensor,
-    y: &'a Tensor,
-}
-
-impl<'a> Mul<'a> {
-    /// `y = a * b`.
-    pub fn new(a: &'a Tensor, b: &'a Tensor, y: &'a Tensor) -> Self {
-        Mul { a, b, y }
-    }
-
-    /// Encodes the operation on the default stream.
+binary! {
+    /// `y = a * b`, element by element.
     ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
+    /// | operand | shape | dtypes |
+    /// | --- | --- | --- |
+    /// | a | any | f32, f16, bf16 |
+    /// | b, y | a's | a's |
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
+    /// Computed in f32 and rounded once. The last stride of every operand is 1; up to three other axes may be strided on
+    /// their own, and inputs may be broadcast along them ([`Tensor::broadcast_to`]). y may be exactly a or exactly b. NaN in
+    /// an input gives NaN.
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ElementwiseDesc> {
-        Ok(self.check()?.1)
-    }
-
-    fn check(&self) -> Result<(Call<'a, 3>, ElementwiseDesc, Rows<3>)> {
-        binary(ElementwiseOp::Mul, [("a", self.a), ("b", self.b), ("y", self.y)])
-    }
-
-    fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
-        let (call, desc, rows) = self.check()?;
-        let stream = call.stream(stream)?;
-        launch(&call, stream, desc, &rows, [0, 1, 2], Factor::default(), &[self.a, self.b], self.y)
-    }
+    /// ```
+    /// use tessl::{nn::Mul, Device, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let a = rt.from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+    /// let b = rt.from_slice(&[10.0f32, 20.0], &[2])?.broadcast_to(&[2, 2])?;
+    /// Mul::new(&a, &b, &a).run()?;
+    /// assert_eq!(a.read::<f32>()?, [10.0, 40.0, 30.0, 80.0]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    Mul, "`y = a * b`.", "a Mul does nothing until run() or run_on()"
 }
 
 /// `y = factor * x`, element by element.
@@ -185,32 +126,6 @@ impl<'a> Scale<'a> {
         Scale { x, factor: factor.into(), y }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Scalar`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not
-    /// fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ElementwiseDesc> {
-        Ok(self.check()?.1)
-    }
-
     fn check(&self) -> Result<(Call<'a, 3>, ElementwiseDesc, Rows<2>)> {
         // A factor of the host takes the place of its operand by x, which the kernel then does not read there.
         let device = match self.factor {
@@ -228,12 +143,8 @@ impl<'a> Scale<'a> {
                 return Err(Error::Scalar { op: call.op, name, value, expected });
             }
             Scalar::Host(_) => call.output(2, &[0, 1])?,
-            Scalar::Device(tensor) => {
-                call.dtype(1, &[DType::F32], "f32")?;
-                if tensor.len() != 1 {
-                    let actual = format_args!("{:?}", tensor.shape());
-                    return Err(Error::shape(call.op, "factor", actual, "it must have one element"));
-                }
+            Scalar::Device(_) => {
+                call.one_number(1)?;
                 call.output(2, &[0])?;
             }
         }
@@ -252,6 +163,8 @@ impl<'a> Scale<'a> {
         launch(&call, stream, desc, &rows, [0, 0, 1], factor, &[self.x, tensor], self.y)
     }
 }
+
+operation!(Scale, ElementwiseDesc, |checked| checked.1);
 
 /// `y = x` with the elements of y's type: conversion between f32, f16 and bf16, and strided copies of any type.
 ///
@@ -286,31 +199,6 @@ impl<'a> Cast<'a> {
         Cast { x, y }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ElementwiseDesc> {
-        Ok(self.check()?.1)
-    }
-
     fn check(&self) -> Result<(Call<'a, 2>, ElementwiseDesc, Rows<2>)> {
         let operands = [("x", self.x), ("y", self.y)];
         let call = Call::new(ElementwiseOp::Cast.name(), operands)?;
@@ -334,6 +222,8 @@ impl<'a> Cast<'a> {
         launch(&call, stream, desc, &rows, [0, 0, 1], Factor::default(), &[self.x], self.y)
     }
 }
+
+operation!(Cast, ElementwiseDesc, |checked| checked.1);
 
 type Operands<'a, const N: usize> = [(&'static str, &'a Tensor); N];
 

@@ -42,31 +42,6 @@ impl<'a> Activate<'a> {
         Activate { x, y, activation }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<MlpDesc> {
-        Ok(self.check()?.1)
-    }
-
     fn check(&self) -> Result<(Call<'a, 2>, MlpDesc, Rows<2>)> {
         check(MlpOp::Activate, [("x", self.x), ("y", self.y)], self.activation)
     }
@@ -76,6 +51,8 @@ impl<'a> Activate<'a> {
         encode(&call, stream, desc, &rows)
     }
 }
+
+operation!(Activate, MlpDesc, |checked| checked.1);
 
 /// `out = act(gate) * up`, element by element: SwiGLU with [`Activation::Silu`], GeGLU with one of the GELUs.
 ///
@@ -114,31 +91,6 @@ impl<'a> Glu<'a> {
         Glu { gate, up, out, activation }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<MlpDesc> {
-        Ok(self.check()?.1)
-    }
-
     fn check(&self) -> Result<(Call<'a, 3>, MlpDesc, Rows<3>)> {
         check(MlpOp::Glu, [("gate", self.gate), ("up", self.up), ("out", self.out)], self.activation)
     }
@@ -148,6 +100,8 @@ impl<'a> Glu<'a> {
         encode(&call, stream, desc, &rows)
     }
 }
+
+operation!(Glu, MlpDesc, |checked| checked.1);
 
 type Operands<'a, const N: usize> = [(&'static str, &'a Tensor); N];
 

@@ -1,27 +1,40 @@
 //! Normalisation of rows.
 
-use super::RmsNormDesc;
+mod layer;
+mod qk;
+
+pub use layer::LayerNorm;
+pub use qk::QkNorm;
+
 use super::check::{Call, Launch, Rows};
+use super::{NormResidual, RmsNormDesc};
 use crate::args::RmsNormArgs;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::plan::Desc;
 use crate::stream::Stream;
-use crate::tensor::Tensor;
+use crate::tensor::{Scalar, Tensor};
 
 const OP: &str = "rms_norm";
 
-/// `y = x * rsqrt(mean(x^2) + eps) * (weight + offset)` over the last axis.
+/// `y = x * rsqrt(mean(x^2) + eps) * (weight + offset)` over the last axis, with a residual connection before or after.
 ///
 /// | operand | shape | dtypes |
 /// | --- | --- | --- |
 /// | x | `[.., n]` | f32, f16, bf16 |
 /// | weight | `[n]` | x's, or f32 |
+/// | residual, h | x's | x's |
+/// | layer_scale | a number, or a tensor of one element | f32 |
 /// | y | x's | x's |
 ///
+/// [`residual`](Self::residual) normalises a sum and keeps it: `h = (x + residual) * layer_scale`, `y = norm(h)`, as before
+/// each block of Llama; h is rounded first, so y has the bits that [`Add`](super::Add) and an `RmsNorm` of h would give.
+/// [`then_add`](Self::then_add) adds what is normalised: `y = (norm(x) + residual) * layer_scale`, as after each block of Gemma.
+///
 /// Sums accumulate in f32, so 16-bit inputs do not overflow; an f32 row whose sum of squares passes the range of f32
-/// gives 0, as the formula in f32 does. The last stride of every operand is 1; other strides are free. y may be exactly
-/// x. A NaN in a row makes the whole row NaN.
+/// gives 0, as the formula in f32 does. The last stride of every operand is 1; up to three other axes may be strided on
+/// their own. y may be exactly x or exactly the residual, and so may h; y and h do not overlap. A NaN in a row makes the
+/// whole row NaN. Rows are counted in 32 bits and their elements in 31: more is `TooLarge`.
 ///
 /// ```
 /// use tessl::{nn::RmsNorm, Device, GpuRuntime};
@@ -33,6 +46,11 @@ const OP: &str = "rms_norm";
 /// let rms = 12.5f32.sqrt();
 /// let got = y.read::<f32>()?;
 /// assert!((got[0] - 3.0 / rms).abs() < 1e-6 && (got[1] - 8.0 / rms).abs() < 1e-6);
+///
+/// // The residual stream takes x in and is normalised.
+/// let stream = rt.from_slice(&[1.0f32, -1.0], &[1, 2])?;
+/// RmsNorm::new(&x, &w, &y).residual(&stream, &stream).run()?;
+/// assert_eq!(stream.read::<f32>()?, [4.0, 3.0]);
 /// # Ok::<(), tessl::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -41,14 +59,32 @@ pub struct RmsNorm<'a> {
     x: &'a Tensor,
     weight: &'a Tensor,
     y: &'a Tensor,
+    residual: Residual<'a>,
+    layer_scale: Option<Scalar<'a, f32>>,
     eps: f32,
     offset: f32,
+}
+
+/// Where a residual is added.
+#[derive(Clone, Copy, Debug)]
+enum Residual<'a> {
+    None,
+    Before { residual: &'a Tensor, h: &'a Tensor },
+    After { residual: &'a Tensor },
+}
+
+/// A call that has passed all checks. Operands that are not there are x or y.
+struct Checked<'a> {
+    call: Call<'a, 6>,
+    desc: RmsNormDesc,
+    /// x, residual, h, y.
+    rows: Rows<4>,
 }
 
 impl<'a> RmsNorm<'a> {
     /// `eps` is 1e-6 and the weight offset 0.
     pub fn new(x: &'a Tensor, weight: &'a Tensor, y: &'a Tensor) -> Self {
-        RmsNorm { x, weight, y, eps: 1e-6, offset: 0.0 }
+        RmsNorm { x, weight, y, residual: Residual::None, layer_scale: None, eps: 1e-6, offset: 0.0 }
     }
 
     /// Added to the mean square.
@@ -63,77 +99,98 @@ impl<'a> RmsNorm<'a> {
         self
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired`, `Scalar` or `TooLarge` for arguments that do not
-    /// fit; nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
+    /// Normalises `h = (x + residual) * layer_scale`, and writes h. Takes the place of [`then_add`](Self::then_add).
+    pub fn residual(mut self, residual: &'a Tensor, h: &'a Tensor) -> Self {
+        self.residual = Residual::Before { residual, h };
+        self
     }
 
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
+    /// Adds to what is normalised: `y = (norm(x) + residual) * layer_scale`. Takes the place of
+    /// [`residual`](Self::residual).
+    pub fn then_add(mut self, residual: &'a Tensor) -> Self {
+        self.residual = Residual::After { residual };
+        self
     }
 
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<RmsNormDesc> {
-        Ok(self.check()?.1)
+    /// Multiplies the sum with the residual; 1 without.
+    pub fn layer_scale(mut self, scale: impl Into<Scalar<'a, f32>>) -> Self {
+        self.layer_scale = Some(scale.into());
+        self
     }
 
-    fn check(&self) -> Result<(Call<'a, 3>, RmsNormDesc, Rows<2>)> {
+    fn check(&self) -> Result<Checked<'a>> {
         let (x, w, y) = (self.x, self.weight, self.y);
-        let call = Call::new(OP, [("x", x), ("weight", w), ("y", y)])?;
+        let (residual, h, kind) = match self.residual {
+            Residual::None => (x, y, NormResidual::None),
+            Residual::Before { residual, h } => (residual, h, NormResidual::Before),
+            Residual::After { residual } => (residual, y, NormResidual::After),
+        };
+        let scale = match self.layer_scale {
+            Some(Scalar::Device(scale)) => scale,
+            _ => x,
+        };
+        let operands = [("x", x), ("weight", w), ("residual", residual), ("layer_scale", scale), ("y", y), ("h", h)];
+        let call = Call::new(OP, operands)?;
         call.float(0)?;
         let dtype = x.dtype();
         call.dtype(1, &[dtype, DType::F32], "f32 or the dtype of `x`")?;
-        call.dtype(2, &[dtype], "the dtype of `x`")?;
-        let Some((&n, _)) = x.shape().split_last() else {
-            return Err(Error::shape(OP, "x", "a scalar", "it must have rows along its last axis"));
-        };
-        if w.shape() != [n] {
-            let expected = format!("it must be [{n}] (the last axis of `x` {:?})", x.shape());
-            return Err(Error::shape(OP, "weight", format_args!("{:?}", w.shape()), expected));
+        [2, 4, 5].into_iter().try_for_each(|i| call.dtype(i, &[dtype], "the dtype of `x`"))?;
+        weight_shape(&call, 1)?;
+        [2, 4, 5].into_iter().try_for_each(|i| call.same_shape(i, 0))?;
+        [0, 1, 2, 4, 5].into_iter().try_for_each(|i| call.unit_stride(i))?;
+        match self.layer_scale {
+            Some(_) if kind == NormResidual::None => {
+                let expected = "it comes with residual() or then_add()";
+                return Err(Error::shape(OP, "layer_scale", "given without a residual", expected));
+            }
+            Some(Scalar::Host(value)) if !value.is_finite() => {
+                let (name, value) = ("layer_scale", value.into());
+                return Err(Error::Scalar { op: OP, name, value, expected: "finite" });
+            }
+            Some(Scalar::Device(_)) => call.one_number(3)?,
+            _ => {}
         }
-        call.same_shape(2, 0)?;
-        (0..3).try_for_each(|i| call.unit_stride(i))?;
-        call.output(2, &[0])?;
-        if !(self.eps >= 0.0 && self.eps.is_finite()) {
-            let expected = "finite and not negative";
-            return Err(Error::Scalar { op: OP, name: "eps", value: self.eps.into(), expected });
+        // A scale in memory has another shape, or is x itself: as an operand it is never exactly an output.
+        match kind {
+            NormResidual::Before => [4, 5].into_iter().try_for_each(|i| call.output(i, &[0, 2, 3]))?,
+            _ => call.output(4, &[0, 2, 3, 5])?,
         }
-        if !self.offset.is_finite() {
-            let value = self.offset.into();
-            return Err(Error::Scalar { op: OP, name: "weight_offset", value, expected: "finite" });
-        }
-        let rows = Rows::new(OP, [("x", x), ("y", y)])?;
-        let align = rows.align(0, x).min(rows.align(1, y)).min(w.alignment([]));
-        let desc = RmsNormDesc { rows: rows.count, n: rows.n, dtype, weight: w.dtype(), align };
-        Ok((call, desc, rows))
+        check_scalars(OP, self.eps, self.offset)?;
+        let rows = Rows::new(OP, [("x", x), ("residual", residual), ("h", h), ("y", y)])?;
+        let views = [x, residual, h, y];
+        let align = (0..4).map(|i| rows.align(i, views[i])).min().unwrap_or_default().min(w.alignment([]));
+        let desc = RmsNormDesc { rows: rows.count, n: rows.n, dtype, weight: w.dtype(), residual: kind, align };
+        Ok(Checked { call, desc, rows })
     }
 
     fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
-        let (call, desc, rows) = self.check()?;
+        let Checked { call, desc, rows } = self.check()?;
         let stream = call.stream(stream)?;
         if rows.is_empty() {
             return Ok(());
         }
         let rt = self.x.runtime();
+        let residual = desc.residual;
         let prepared = rt.prepare(&Desc::RmsNorm(desc))?;
         let plan = &prepared.plan;
-        let ([x_s0, x_s1, x_s2], [y_s0, y_s1, y_s2]) = (rows.strides(0), rows.strides(1));
+        let [[x_s0, x_s1, x_s2], [r_s0, r_s1, r_s2], [h_s0, h_s1, h_s2], [y_s0, y_s1, y_s2]] =
+            [0, 1, 2, 3].map(|i| rows.strides(i));
         let [r1, r2] = rows.splits();
+        let (scale_from_memory, scale) = match self.layer_scale {
+            Some(Scalar::Device(_)) => (1, 1.0),
+            Some(Scalar::Host(scale)) => (0, scale),
+            None => (0, 1.0),
+        };
         let args = RmsNormArgs {
             x_s0,
             x_s1,
             x_s2,
+            r_s0,
+            r_s1,
+            r_s2,
+            h_s0,
+            h_s1,
+            h_s2,
             y_s0,
             y_s1,
             y_s2,
@@ -144,11 +201,40 @@ impl<'a> RmsNorm<'a> {
             groups: plan.grid[0],
             eps: self.eps,
             weight_offset: self.offset,
+            scale_from_memory,
+            scale,
         };
-        Launch { op: OP, rt, plan, pipeline: prepared.pipeline, args: bytemuck::bytes_of(&args) }.run(
-            stream,
-            &[self.x, self.weight],
-            &[self.y],
-        )
+        let launch = Launch { op: OP, rt, plan, pipeline: prepared.pipeline, args: bytemuck::bytes_of(&args) };
+        let [x, w, r, s, y, h] = call.operands.map(|(_, tensor)| tensor);
+        match residual {
+            NormResidual::None => launch.run(stream, &[x, w], &[y]),
+            NormResidual::Before => launch.run(stream, &[x, w, r, s], &[h, y]),
+            NormResidual::After => launch.run(stream, &[x, w, r, s], &[y]),
+        }
     }
+}
+
+operation!(RmsNorm, RmsNormDesc, |checked| checked.desc);
+
+/// Operand `i` has one element for each of a row of operand 0.
+fn weight_shape<const N: usize>(call: &Call<'_, N>, i: usize) -> Result<()> {
+    let ((name, weight), (first, x)) = (call.operands[i], call.operands[0]);
+    let Some((&n, _)) = x.shape().split_last() else {
+        return Err(Error::shape(call.op, first, "a scalar", "it must have rows along its last axis"));
+    };
+    if weight.shape() == [n] {
+        return Ok(());
+    }
+    let expected = format!("it must be [{n}] (the last axis of `{first}` {:?})", x.shape());
+    Err(Error::shape(call.op, name, format_args!("{:?}", weight.shape()), expected))
+}
+
+fn check_scalars(op: &'static str, eps: f32, offset: f32) -> Result<()> {
+    if !(eps >= 0.0 && eps.is_finite()) {
+        return Err(Error::Scalar { op, name: "eps", value: eps.into(), expected: "finite and not negative" });
+    }
+    if !offset.is_finite() {
+        return Err(Error::Scalar { op, name: "weight_offset", value: offset.into(), expected: "finite" });
+    }
+    Ok(())
 }

@@ -9,55 +9,6 @@ use crate::plan::Desc;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
-/// `y = softmax(t)` over the last axis, `t = softcap * tanh(scale * x / softcap)`, masked.
-///
-/// | operand | shape | dtypes |
-/// | --- | --- | --- |
-/// | x | `[.., n]` | f32, f16, bf16 |
-/// | mask | x's, or broadcast to it | u8 (0 hides), or f32, f16, bf16 (added to t) |
-/// | y | x's | x's |
-///
-/// `y_i = exp(t_i - max t) / sum_j exp(t_j - max t)`, in f32, rounded once. The last stride of every operand is 1; up to
-/// three other axes may be strided on their own. y may be exactly x.
-///
-/// NaN in a row makes the whole row NaN, and so does +infinity. What a u8 mask hides is not looked at, NaN included. A
-/// row of -infinity alone is uniform; with a mask operand such a row, fully masked, is 0.
-///
-/// ```
-/// use tessl::{nn::Softmax, Device, GpuRuntime};
-/// let rt = GpuRuntime::with_device(&Device::cpu())?;
-/// let x = rt.from_slice(&[0.0f32, 0.0, 5.0, 1.0, 2.0, 3.0], &[2, 3])?;
-/// let mask = rt.from_slice(&[1u8, 1, 0, 0, 0, 0], &[2, 3])?;
-/// Softmax::new(&x, &x).mask(&mask).run()?;
-/// assert_eq!(x.read::<f32>()?, [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]);
-/// # Ok::<(), tessl::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a Softmax does nothing until run() or run_on()"]
-pub struct Softmax<'a> {
-    scores: Scores<'a>,
-}
-
-/// `y = log(softmax(t))` over the last axis, as `(t_i - max t) - ln(sum_j exp(t_j - max t))`: far below the maximum the
-/// result is finite where the logarithm of a softmax would be -infinity.
-///
-/// Operands and options are those of [`Softmax`]. NaN in a row makes the whole row NaN, and so does +infinity. A row of
-/// -infinity alone gives `-ln(n)`; with a mask operand such a row, fully masked, is -infinity.
-///
-/// ```
-/// use tessl::{nn::LogSoftmax, Device, GpuRuntime};
-/// let rt = GpuRuntime::with_device(&Device::cpu())?;
-/// let x = rt.from_slice(&[0.0f32, 100.0, -250.0], &[1, 3])?;
-/// LogSoftmax::new(&x, &x).run()?;
-/// assert_eq!(x.read::<f32>()?, [-100.0, 0.0, -350.0]);
-/// # Ok::<(), tessl::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a LogSoftmax does nothing until run() or run_on()"]
-pub struct LogSoftmax<'a> {
-    scores: Scores<'a>,
-}
-
 /// What softmax and log-softmax share.
 #[derive(Clone, Debug)]
 struct Scores<'a> {
@@ -69,106 +20,96 @@ struct Scores<'a> {
     softcap: Option<f32>,
 }
 
-impl<'a> Softmax<'a> {
-    /// Without mask and softcap, at scale 1.
-    pub fn new(x: &'a Tensor, y: &'a Tensor) -> Self {
-        Softmax { scores: Scores { op: ReduceOp::Softmax, x, y, mask: None, scale: 1.0, softcap: None } }
-    }
+/// Declares a builder on [`Scores`].
+macro_rules! of_scores {
+    ($(#[$doc:meta])* $name:ident, $unused:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[must_use = $unused]
+        pub struct $name<'a> {
+            scores: Scores<'a>,
+        }
 
-    /// Multiplies x.
-    pub fn scale(mut self, scale: f32) -> Self {
-        self.scores.scale = scale;
-        self
-    }
+        impl<'a> $name<'a> {
+            /// Without mask and softcap, at scale 1.
+            pub fn new(x: &'a Tensor, y: &'a Tensor) -> Self {
+                $name { scores: Scores { op: ReduceOp::$name, x, y, mask: None, scale: 1.0, softcap: None } }
+            }
 
-    /// Bends scores into `-softcap..softcap` by `softcap * tanh(t / softcap)`, before the mask.
-    pub fn softcap(mut self, softcap: f32) -> Self {
-        self.scores.softcap = Some(softcap);
-        self
-    }
+            /// Multiplies x.
+            pub fn scale(mut self, scale: f32) -> Self {
+                self.scores.scale = scale;
+                self
+            }
 
-    /// Hides elements (u8, where 0) or is added to the scores (f32, f16, bf16).
-    pub fn mask(mut self, mask: &'a Tensor) -> Self {
-        self.scores.mask = Some(mask);
-        self
-    }
+            /// Bends scores into `-softcap..softcap` by `softcap * tanh(t / softcap)`, before the mask.
+            pub fn softcap(mut self, softcap: f32) -> Self {
+                self.scores.softcap = Some(softcap);
+                self
+            }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Scalar`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not
-    /// fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.scores.encode(None)
-    }
+            /// Hides elements (u8, where 0) or is added to the scores (f32, f16, bf16).
+            pub fn mask(mut self, mask: &'a Tensor) -> Self {
+                self.scores.mask = Some(mask);
+                self
+            }
 
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.scores.encode(Some(stream))
-    }
+            fn check(&self) -> Result<Checked<'a, 3>> {
+                self.scores.check()
+            }
 
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ReduceDesc> {
-        Ok(self.scores.check()?.desc)
-    }
+            fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
+                self.scores.encode(stream)
+            }
+        }
+
+        operation!($name, ReduceDesc, |checked| checked.desc);
+    };
 }
 
-impl<'a> LogSoftmax<'a> {
-    /// Without mask and softcap, at scale 1.
-    pub fn new(x: &'a Tensor, y: &'a Tensor) -> Self {
-        LogSoftmax { scores: Scores { op: ReduceOp::LogSoftmax, x, y, mask: None, scale: 1.0, softcap: None } }
-    }
-
-    /// Multiplies x.
-    pub fn scale(mut self, scale: f32) -> Self {
-        self.scores.scale = scale;
-        self
-    }
-
-    /// Bends scores into `-softcap..softcap` by `softcap * tanh(t / softcap)`, before the mask.
-    pub fn softcap(mut self, softcap: f32) -> Self {
-        self.scores.softcap = Some(softcap);
-        self
-    }
-
-    /// Hides elements (u8, where 0) or is added to the scores (f32, f16, bf16).
-    pub fn mask(mut self, mask: &'a Tensor) -> Self {
-        self.scores.mask = Some(mask);
-        self
-    }
-
-    /// Encodes the operation on the default stream.
+of_scores! {
+    /// `y = softmax(t)` over the last axis, `t = softcap * tanh(scale * x / softcap)`, masked.
     ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Scalar`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not
-    /// fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.scores.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
+    /// | operand | shape | dtypes |
+    /// | --- | --- | --- |
+    /// | x | `[.., n]` | f32, f16, bf16 |
+    /// | mask | x's, or broadcast to it | u8 (0 hides), or f32, f16, bf16 (added to t) |
+    /// | y | x's | x's |
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.scores.encode(Some(stream))
-    }
-
-    /// The problem as data.
+    /// `y_i = exp(t_i - max t) / sum_j exp(t_j - max t)`, in f32, rounded once. The last stride of every operand is 1; up to
+    /// three other axes may be strided on their own. y may be exactly x.
     ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ReduceDesc> {
-        Ok(self.scores.check()?.desc)
-    }
+    /// NaN in a row makes the whole row NaN, and so does +infinity. What a u8 mask hides is not looked at, NaN included. A
+    /// row of -infinity alone is uniform; with a mask operand such a row, fully masked, is 0.
+    ///
+    /// ```
+    /// use tessl::{nn::Softmax, Device, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let x = rt.from_slice(&[0.0f32, 0.0, 5.0, 1.0, 2.0, 3.0], &[2, 3])?;
+    /// let mask = rt.from_slice(&[1u8, 1, 0, 0, 0, 0], &[2, 3])?;
+    /// Softmax::new(&x, &x).mask(&mask).run()?;
+    /// assert_eq!(x.read::<f32>()?, [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    Softmax, "a Softmax does nothing until run() or run_on()"
+}
+
+of_scores! {
+    /// `y = log(softmax(t))` over the last axis, as `(t_i - max t) - ln(sum_j exp(t_j - max t))`: far below the maximum the
+    /// result is finite where the logarithm of a softmax would be -infinity.
+    ///
+    /// Operands and options are those of [`Softmax`]. NaN in a row makes the whole row NaN, and so does +infinity. A row of
+    /// -infinity alone gives `-ln(n)`; with a mask operand such a row, fully masked, is -infinity.
+    ///
+    /// ```
+    /// use tessl::{nn::LogSoftmax, Device, GpuRuntime};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let x = rt.from_slice(&[0.0f32, 100.0, -250.0], &[1, 3])?;
+    /// LogSoftmax::new(&x, &x).run()?;
+    /// assert_eq!(x.read::<f32>()?, [-100.0, 0.0, -350.0]);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    LogSoftmax, "a LogSoftmax does nothing until run() or run_on()"
 }
 
 /// A call that has passed all checks.
@@ -277,31 +218,6 @@ impl<'a> Reduce<'a> {
         Reduce { x, y, reduction }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ReduceDesc> {
-        Ok(self.check()?.desc)
-    }
-
     fn check(&self) -> Result<Checked<'a, 2>> {
         let op = match self.reduction {
             Reduction::Sum => ReduceOp::Sum,
@@ -324,6 +240,8 @@ impl<'a> Reduce<'a> {
         launch(call.op, stream, desc, args, &[self.x], self.y)
     }
 }
+
+operation!(Reduce, ReduceDesc, |checked| checked.desc);
 
 /// The index of the largest element of each row: the first NaN if there is one, else the lowest index among equals.
 ///
@@ -356,31 +274,6 @@ impl<'a> ArgMax<'a> {
         ArgMax { x, y }
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<ReduceDesc> {
-        Ok(self.check()?.desc)
-    }
-
     fn check(&self) -> Result<Checked<'a, 2>> {
         check_column(ReduceOp::ArgMax, self.x, self.y, &[DType::U32], "u32")
     }
@@ -394,6 +287,8 @@ impl<'a> ArgMax<'a> {
         launch(call.op, stream, desc, row_args(&rows, [0, 0, 1]), &[self.x], self.y)
     }
 }
+
+operation!(ArgMax, ReduceDesc, |checked| checked.desc);
 
 /// x has a last axis.
 fn has_rows<const N: usize>(call: &Call<'_, N>) -> Result<()> {

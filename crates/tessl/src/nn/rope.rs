@@ -25,6 +25,23 @@ pub enum RopeScaling {
     None,
     /// Positions are divided by this number.
     Linear(f64),
+    /// NTK-aware: the base grows to `base * factor^(dims / (dims - 2))`, so that the slowest pair is stretched by this
+    /// factor and the fastest one not at all. For the dynamic form with a context of `length`, the factor is
+    /// `factor * length / original - (factor - 1)`.
+    Ntk(f64),
+    /// YaRN: pairs that turn more than `fast` times in the original context are kept, those that turn less than `slow` times
+    /// are stretched by `factor`, and between them the frequency is blended along the number of the pair. Scores want to be
+    /// multiplied by the square of [`attention_factor`](RopeScaling::attention_factor).
+    Yarn {
+        /// By how much slow pairs are stretched.
+        factor: f64,
+        /// Context length of training.
+        original: f64,
+        /// Turns above which pairs are kept; 32 as published.
+        fast: f64,
+        /// Turns below which pairs are stretched; 1 as published.
+        slow: f64,
+    },
     /// Llama 3: wavelengths above `original / low` are stretched by `factor`, those below `original / high` are kept, and
     /// between them the frequency is blended.
     Llama3 {
@@ -40,11 +57,23 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// The frequency used for `frequency`, in radians per position.
-    fn apply(self, frequency: f64) -> f64 {
+    /// The frequency of pair i in radians per position.
+    fn frequency(self, i: usize, dims: usize, base: f64) -> f64 {
+        let (i, dims) = (i as f64, dims as f64);
+        let frequency = base.powf(-2.0 * i / dims);
         match self {
             RopeScaling::None => frequency,
             RopeScaling::Linear(factor) => frequency / factor,
+            // With two dims there is one pair, the fastest.
+            RopeScaling::Ntk(_) if dims <= 2.0 => frequency,
+            RopeScaling::Ntk(factor) => (base * factor.powf(dims / (dims - 2.0))).powf(-2.0 * i / dims),
+            RopeScaling::Yarn { factor, original, fast, slow } => {
+                // The pair that turns so often in the original context.
+                let pair = |turns: f64| dims * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
+                let (low, high) = (pair(fast).floor().max(0.0), pair(slow).ceil().min(dims - 1.0));
+                let stretched = ((i - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
+                frequency / factor * stretched + frequency * (1.0 - stretched)
+            }
             RopeScaling::Llama3 { factor, low, high, original } => {
                 let turns = original * frequency / std::f64::consts::TAU;
                 if turns > high {
@@ -59,12 +88,25 @@ impl RopeScaling {
         }
     }
 
+    /// What queries and keys are each multiplied by: `0.1 ln(factor) + 1` for YaRN with a factor above 1, else 1. Its square
+    /// belongs into the scale of the attention scores.
+    pub fn attention_factor(self) -> f64 {
+        match self {
+            RopeScaling::Yarn { factor, .. } if factor > 1.0 => 0.1 * factor.ln() + 1.0,
+            _ => 1.0,
+        }
+    }
+
     /// The first parameter outside its domain.
     fn wrong(self) -> Option<(&'static str, f64)> {
         let positive = |x: f64| x.is_finite() && x > 0.0;
         match self {
             RopeScaling::None => None,
-            RopeScaling::Linear(factor) => (!positive(factor)).then_some(("factor", factor)),
+            RopeScaling::Linear(factor) | RopeScaling::Ntk(factor) => (!positive(factor)).then_some(("factor", factor)),
+            RopeScaling::Yarn { factor, original, fast, slow } => {
+                let all = [("factor", factor), ("original", original), ("slow", slow), ("fast", fast - slow)];
+                all.into_iter().find(|(_, x)| !positive(*x))
+            }
             RopeScaling::Llama3 { factor, low, high, original } => {
                 let all = [("factor", factor), ("low", low), ("original", original), ("high", high - low)];
                 all.into_iter().find(|(_, x)| !positive(*x))
@@ -98,15 +140,16 @@ impl RopeFrequencies {
         if dims > MAX_DIMS {
             return Err(Error::TooLarge { op: TABLE, what: "dims", value: dims as u64, limit: MAX_DIMS as u64 });
         }
-        let expected = "finite and above 0 (with `low` below `high`)";
-        let wrong = scaling.wrong().or_else(|| (!(base.is_finite() && base > 0.0)).then_some(("base", base)));
+        let expected =
+            "finite and above 0 (with `low` below `high`, `slow` below `fast`, and above 1 for the base of YaRN)";
+        let least = if matches!(scaling, RopeScaling::Yarn { .. }) { 1.0 } else { 0.0 };
+        let wrong = scaling.wrong().or_else(|| (!(base.is_finite() && base > least)).then_some(("base", base)));
         if let Some((name, value)) = wrong {
             return Err(Error::Scalar { op: TABLE, name, value, expected });
         }
         let words: Vec<u32> = (0..dims / 2)
             .flat_map(|i| {
-                let frequency = scaling.apply(base.powf(-2.0 * i as f64 / dims as f64));
-                let turns = fixed_turns(frequency);
+                let turns = fixed_turns(scaling.frequency(i, dims, base));
                 [low_word(turns), low_word(turns >> 32)]
             })
             .collect();
@@ -216,31 +259,6 @@ impl<'a> Rope<'a> {
         self
     }
 
-    /// Encodes the operation on the default stream.
-    ///
-    /// # Errors
-    /// `Shape`, `Layout`, `DType`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not fit;
-    /// nothing is encoded then.
-    pub fn run(&self) -> Result<()> {
-        self.encode(None)
-    }
-
-    /// Encodes the operation on `stream`.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn run_on(&self, stream: &mut Stream) -> Result<()> {
-        self.encode(Some(stream))
-    }
-
-    /// The problem as data.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn desc(&self) -> Result<RopeDesc> {
-        Ok(self.check()?.desc)
-    }
-
     fn check(&self) -> Result<Checked<'a>> {
         let (x, y) = (self.x, self.y);
         // A number of the host takes the place of its operand by the frequencies, which are then not read there.
@@ -348,6 +366,8 @@ impl<'a> Rope<'a> {
     }
 }
 
+operation!(Rope, RopeDesc, |checked| checked.desc);
+
 /// What an i32 tensor adds to the mode.
 fn signed(positions: &Tensor) -> u32 {
     if positions.dtype() == DType::I32 { 4 } else { 0 }
@@ -371,11 +391,36 @@ mod tests {
     #[test]
     fn llama3_keeps_short_and_stretches_long_wavelengths() {
         let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
-        assert_eq!(scaling.apply(1.0), 1.0);
-        assert_eq!(scaling.apply(1e-5), 1e-5 / 8.0);
+        // With dims 2 and base f, pair 1 would have frequency 1 / f.
+        let of = |scaling: RopeScaling, frequency: f64| scaling.frequency(1, 2, 1.0 / frequency);
+        assert_eq!((of(scaling, 1.0), of(scaling, 0.5)), (1.0, 0.5));
+        assert!((of(scaling, 1e-5) - 1e-5 / 8.0).abs() < 1e-18);
         let turns = 2.5 * std::f64::consts::TAU / 8192.0;
-        assert!((scaling.apply(turns) - turns * (0.5 / 8.0 + 0.5)).abs() < 1e-12);
-        assert_eq!(RopeScaling::Linear(4.0).apply(1.0), 0.25);
+        assert!((of(scaling, turns) - turns * (0.5 / 8.0 + 0.5)).abs() < 1e-12);
+        assert_eq!(of(RopeScaling::Linear(4.0), 1.0), 0.25);
         assert!(RopeScaling::Linear(0.0).wrong().is_some() && scaling.wrong().is_none());
+    }
+
+    #[test]
+    fn ntk_stretches_the_slowest_pair_and_keeps_the_fastest() {
+        let (plain, ntk) = (RopeScaling::None, RopeScaling::Ntk(8.0));
+        assert_eq!(ntk.frequency(0, 128, 1e4), 1.0);
+        let ratio = plain.frequency(63, 128, 1e4) / ntk.frequency(63, 128, 1e4);
+        assert!((ratio - 8.0).abs() < 1e-9, "{ratio}");
+        assert_eq!(ntk.frequency(0, 2, 1e4), 1.0);
+    }
+
+    /// The bounds of 128 dims at base 10,000 and a context of 4096 are pairs 20 and 46, worked by hand.
+    #[test]
+    fn yarn_blends_between_the_pairs_of_its_bounds() {
+        let (plain, yarn) =
+            (RopeScaling::None, RopeScaling::Yarn { factor: 16.0, original: 4096.0, fast: 32.0, slow: 1.0 });
+        let ratio = |i| yarn.frequency(i, 128, 1e4) / plain.frequency(i, 128, 1e4);
+        assert_eq!((ratio(0), ratio(20)), (1.0, 1.0));
+        for (i, want) in [(33, 0.5 + 0.5 / 16.0), (46, 1.0 / 16.0), (63, 1.0 / 16.0)] {
+            assert!((ratio(i) - want).abs() < 1e-12, "{i}: {}", ratio(i));
+        }
+        assert!((yarn.attention_factor() - 1.277_258_872).abs() < 1e-9);
+        assert_eq!(RopeScaling::Ntk(8.0).attention_factor(), 1.0);
     }
 }

@@ -163,30 +163,38 @@ impl StreamCore {
 
     /// Takes a command: into the tape of an open capture, else into the pending batch.
     pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
+        self.encode_all([encoded])
+    }
+
+    /// Encodes commands that no command of another thread may come between: they share scratch memory.
+    pub(crate) fn encode_all<const N: usize>(&self, commands: [Encoded<'_>; N]) -> Result<()> {
         let mut guard = lock(&self.pending);
         let pending = &mut *guard;
-        pending.check_usable(encoded.label)?;
-        let is_kernel = matches!(encoded.work, Work::Kernel { .. });
-        if let Some(tape) = &mut pending.tape {
-            if encoded.bindings.iter().any(|b| b.memory.kind() == BufferKind::Bump) {
-                return Err(Error::Capture {
-                    op: encoded.label,
-                    reason: "a graph outlives the step of a Bump tensor; use Hot or Cold memory",
-                });
+        let mut last = None;
+        for encoded in commands {
+            pending.check_usable(encoded.label)?;
+            let is_kernel = matches!(encoded.work, Work::Kernel { .. });
+            if let Some(tape) = &mut pending.tape {
+                if encoded.bindings.iter().any(|b| b.memory.kind() == BufferKind::Bump) {
+                    return Err(Error::Capture {
+                        op: encoded.label,
+                        reason: "a graph outlives the step of a Bump tensor; use Hot or Cold memory",
+                    });
+                }
+                // Recorded, not launched: replays count.
+                tape.record(encoded, std::mem::take(&mut pending.barrier));
+                continue;
             }
-            // Recorded, not launched: replays count.
-            tape.record(encoded, std::mem::take(&mut pending.barrier));
-            return Ok(());
-        }
-        let (seq, barrier) = self.order(pending, &encoded.bindings, encoded.label)?;
-        pending.open_segment().batch.push(encoded, seq, barrier);
-        if is_kernel {
-            self.dispatches.fetch_add(1, Ordering::Relaxed);
+            let (seq, barrier) = self.order(pending, &encoded.bindings, encoded.label)?;
+            pending.open_segment().batch.push(encoded, seq, barrier);
+            if is_kernel {
+                self.dispatches.fetch_add(1, Ordering::Relaxed);
+            }
+            last = Some(pending.next_seq - 1);
         }
         let full = pending.commands >= self.limits.flush_every || !self.packed.load(Ordering::Relaxed);
-        let last = pending.next_seq - 1;
         drop(guard);
-        if full {
+        if let Some(last) = last.filter(|_| full) {
             self.flush_to(last);
         }
         Ok(())

@@ -207,6 +207,10 @@ impl Stream {
     pub(crate) fn encode(&self, encoded: Encoded<'_>) -> Result<()> {
         self.core.encode(encoded)
     }
+
+    pub(crate) fn encode_all<const N: usize>(&self, commands: [Encoded<'_>; N]) -> Result<()> {
+        self.core.encode_all(commands)
+    }
 }
 
 impl Drop for Stream {

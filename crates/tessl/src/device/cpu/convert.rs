@@ -15,10 +15,32 @@ pub(super) unsafe fn element(p: *const u8, dtype: DType) -> f32 {
         match dtype {
             DType::F16 => f16::from_bits(p.cast::<u16>().read_unaligned()).to_f32(),
             DType::Bf16 => f32::from_bits(u32::from(p.cast::<u16>().read_unaligned()) << 16),
+            DType::F8E4M3 => E4M3[usize::from(*p)],
+            DType::F8E5M2 => E5M2[usize::from(*p)],
             _ => p.cast::<f32>().read_unaligned(),
         }
     }
 }
+
+/// The values of an 8-bit format with this many bits of mantissa, by their bits.
+const fn fp8_values(mantissa: u32) -> [f32; 256] {
+    let mut values = [0.0; 256];
+    let mut bits = 0u8;
+    loop {
+        values[bits as usize] = if mantissa == 3 {
+            float8::F8E4M3::from_bits(bits).to_f32()
+        } else {
+            float8::F8E5M2::from_bits(bits).to_f32()
+        };
+        if bits == 255 {
+            return values;
+        }
+        bits += 1;
+    }
+}
+
+static E4M3: [f32; 256] = fp8_values(3);
+static E5M2: [f32; 256] = fp8_values(2);
 
 /// Loads one register of elements of `dtype`.
 ///
@@ -57,6 +79,11 @@ pub(super) unsafe fn widen<S: Simd>(src: *const u8, dtype: DType, dst: *mut f32,
             DType::Bf16 => {
                 for i in 0..n {
                     *dst.add(i) = element(src.add(2 * i), DType::Bf16);
+                }
+            }
+            DType::F8E4M3 | DType::F8E5M2 => {
+                for i in 0..n {
+                    *dst.add(i) = element(src.add(i), dtype);
                 }
             }
             _ => copy::<S>(src.cast(), dst, n),
@@ -110,7 +137,7 @@ unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, n: usize) {
 /// `half::bf16::from_f32` without branches, so that loops over it are vectorised.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation)] // The upper half is what is asked for.
-fn bf16_bits(x: f32) -> u16 {
+pub(super) fn bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let nan = (bits >> 16) | 0x40;

@@ -1,6 +1,6 @@
 //! Embedding lookup: `y[r] = table[ids[r]]`, times a factor where one is given.
 //!
-//! Kernels are `embedding_{dtype}_{isa}`; bindings table, ids, y. An id outside of the table is a fault, and its row of y
+//! Kernels are `embedding_{dtype}_{isa}` and, for elements of any type, `gather_{bits}_{isa}`; bindings table, ids, y. An id outside of the table is a fault, and its row of y
 //! is not written.
 
 use super::call::{KernelCall, KernelFn};
@@ -88,7 +88,11 @@ unsafe fn embed<S: Simd>(call: &KernelCall<'_>, dtype: DType) {
 
 macro_rules! kernels {
     ($isa:literal, $which:expr, $s:ty) => {
-        kernels! { $isa, $which, $s; "embedding_f32" F32, "embedding_f16" F16, "embedding_bf16" Bf16 }
+        kernels! { $isa, $which, $s;
+            "embedding_f32" F32, "embedding_f16" F16, "embedding_bf16" Bf16,
+            // Without a factor only the size matters.
+            "gather_8" U8, "gather_16" F16, "gather_32" F32
+        }
     };
     ($isa:literal, $which:expr, $s:ty; $($name:literal $dtype:ident),*) => {
         &[$({

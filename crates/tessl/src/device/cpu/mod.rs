@@ -4,7 +4,9 @@
 //! `plan.rs` chooses among them by the tables of `tables/`; the queue runs batches on the thread that submits them, and
 //! kernels share their work with the [`Pool`].
 
+mod attention;
 mod backend;
+mod cache;
 mod call;
 mod convert;
 mod elementwise;
@@ -13,20 +15,24 @@ mod gemm;
 mod isa;
 mod memory;
 mod mlp;
+mod movement;
 mod norm;
 mod plan;
 mod pool;
+mod quant;
 mod queue;
 mod reduce;
 mod registry;
 mod rope;
 mod rows;
+mod sample;
 mod simd;
 mod tables;
 mod workspace;
 
 pub(crate) use backend::{info, open_with};
 pub use call::{Bound, FaultCell, KernelCall, KernelFn};
+pub(crate) use plan::packed_bytes;
 pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
-pub use tables::{Axis, GemmRow, Kernel, PROFILES, Threshold};
+pub use tables::{Axis, GemmRow, Kernel, PROFILES, QuantKernel, QuantRow, Threshold, quant_rows};

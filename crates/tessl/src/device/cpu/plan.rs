@@ -2,22 +2,28 @@
 //!
 //! Nothing here depends on the number of cores: how a product is cut decides the order of its sums.
 
-use super::gemm::geometry;
+use super::gemm::small::MAX_ROWS;
+use super::gemm::{Geometry, geometry};
 use super::tables::{GemmRow, Kernel, ROWS};
 use super::workspace::{A_BYTES, ACC_BYTES, B_BYTES};
 use crate::device::{DeviceProfile, Isa};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gemm::{GemmBackend, GemmDesc, Precision};
+use crate::gemm::{GemmBackend, GemmDesc, PackDesc, Precision};
 use crate::plan::{Desc, KernelKey, Plan};
 
+mod attention;
 mod nn;
+mod quant;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
 const SCRATCH: u64 = 32 << 20;
 /// Chunks that a product is cut into where its size allows: enough for the pool to balance.
 const CHUNKS: u32 = 16;
-/// Columns below which a tile is not cut: packing its rows of A would cost too much.
-const NARROW: u32 = 256;
+/// Columns below which a tile is not cut: packing its rows of A would cost too much. The faster the products, the more so.
+const fn narrow(isa: Isa, m: u32) -> u32 {
+    if matches!(isa, Isa::Amx) && m > MAX_ROWS { 512 } else { 256 }
+}
 
 /// Plans `desc` for the CPU that `profile` describes.
 ///
@@ -26,12 +32,23 @@ const NARROW: u32 = 256;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(d) => gemm(d, profile.isa),
+        Desc::Pack(d) => pack(d, profile.isa),
         Desc::RmsNorm(d) => nn::rms_norm(d, profile.isa),
+        Desc::LayerNorm(d) => nn::layer_norm(d, profile.isa),
+        Desc::QkNorm(d) => nn::qk_norm(d, profile.isa),
         Desc::Mlp(d) => nn::mlp(d, profile.isa),
         Desc::Elementwise(d) => nn::elementwise(d, profile.isa),
         Desc::Reduce(d) => nn::reduce(d, profile.isa),
         Desc::Rope(d) => nn::rope(d, profile.isa),
         Desc::Embed(d) => nn::embed(d, profile.isa),
+        Desc::Movement(d) => nn::movement(d, profile.isa),
+        Desc::TopK(d) => nn::top_k(d, profile.isa),
+        Desc::Sample(d) => nn::sample(d, profile.isa),
+        Desc::Quant(d) => quant::product(d, profile.isa),
+        Desc::QuantEmbed(d) => nn::quant_embed(d, profile.isa),
+        Desc::Attention(d) => attention::attention(d, profile.isa),
+        Desc::Combine(d) => attention::combine(d, profile.isa),
+        Desc::Cache(d) => nn::cache(d, profile.isa),
     }
 }
 
@@ -40,7 +57,7 @@ pub fn gemm_rows() -> &'static [GemmRow] {
     ROWS
 }
 
-const fn suffix(isa: Isa) -> &'static str {
+pub(super) const fn suffix(isa: Isa) -> &'static str {
     match isa {
         Isa::Scalar => "scalar",
         Isa::Neon => "neon",
@@ -50,23 +67,47 @@ const fn suffix(isa: Isa) -> &'static str {
     }
 }
 
+/// The name of an input in those of kernels: types of 8 bits share them.
+const fn family(input: DType) -> &'static str {
+    match input {
+        DType::I8 | DType::U8 => "int8",
+        DType::F8E4M3 | DType::F8E5M2 => "fp8",
+        other => other.name(),
+    }
+}
+
+/// The portable path is plain vectorised Rust on every processor.
+fn isa_of(backend: GemmBackend, isa: Isa) -> Isa {
+    if backend == GemmBackend::Simdgroup { Isa::Scalar } else { isa }
+}
+
 fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
-    // The portable path is plain vectorised Rust on every processor.
-    let isa = if d.backend == GemmBackend::Simdgroup { Isa::Scalar } else { isa };
-    let row = ROWS.iter().find(|r| r.fits(d, isa)).filter(|_| d.output.is_float());
+    let isa = isa_of(d.backend, isa);
+    let whole = matches!(d.input, DType::I8 | DType::U8);
+    let stored = d.output.is_float() || (whole && d.output == DType::I32);
+    let row = ROWS.iter().find(|r| r.fits(d, isa)).filter(|_| stored);
     let Some(row) = row else {
-        return Err(Error::unsupported("gemm", format!("{} x {} -> {}", d.input, d.input, d.output), "cpu"));
+        return Err(Error::unsupported("gemm", format!("{} x {} -> {}", d.input, d.input_b(), d.output), "cpu"));
     };
-    let g = geometry(row.isa);
+    let g = geometry(row.isa, d.input);
     let (prefix, tile, scratch_bytes) = match row.kernel {
-        Kernel::FewRows => ("gemm_small", [d.m.max(1), row.tile_n, row.tile_k], 0),
+        // The sums of a chunk stay in the first-level cache, and the pieces of B's rows are as long as that allows.
+        Kernel::FewRows => {
+            ("gemm_small", [d.m.max(1), row.tile_n * 4 / d.m.clamp(4, MAX_ROWS) / 64 * 64, row.tile_k], 0)
+        }
+        Kernel::Piecewise => {
+            let cols = columns(g, d.extras.gated);
+            // Pieces of whole lines of B's rows, in enough chunks.
+            let wide = d.n.div_ceil(CHUNKS).next_multiple_of(2 * g.cols).clamp(2 * g.cols, row.tile_n);
+            ("gemm_piecewise", [d.m.max(1), even(d.n, wide, cols), even(d.k, row.tile_k, g.step)], 0)
+        }
         kernel => {
-            let tile = packed_tile(d, row);
-            let padded_k = u64::from(d.k).next_multiple_of(u64::from(g.step));
-            let panel = padded_k * u64::from(g.cols * g.bytes);
-            let whole = u64::from(d.n.div_ceil(g.cols)).saturating_mul(panel);
-            let one_tile = u64::from(tile[1] / g.cols) * panel;
+            let (tile, cols) = (packed_tile(d, row), columns(g, d.extras.gated));
+            let panel = panel_bytes(d.k, g);
+            let whole = u64::from(d.n.div_ceil(cols)).saturating_mul(panel);
+            let one_tile = u64::from(tile[1] / cols) * panel;
             match kernel {
+                _ if d.extras.packed => ("gemm", tile, 0),
                 Kernel::PackedLocal => {
                     debug_assert!(whole <= B_BYTES as u64);
                     ("gemm", tile, 0)
@@ -78,41 +119,92 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         }
     };
     let tiles = [d.m.div_ceil(tile[0]), d.n.div_ceil(tile[1]), d.batch];
-    let name = format!("{prefix}_{}_{}_{}", d.input, d.output, suffix(row.isa));
-    Ok(Plan {
+    let name = format!("{prefix}_{}_{}_{}", family(d.input), d.output, suffix(row.isa));
+    let grid = [tiles[0].saturating_mul(tiles[1]).saturating_mul(tiles[2]), 1, 1];
+    Ok(plan_of(name, tile, tiles, grid, scratch_bytes, row.name))
+}
+
+fn plan_of(
+    name: String,
+    tile: [u32; 3],
+    tiles: [u32; 3],
+    grid: [u32; 3],
+    scratch_bytes: u64,
+    reason: &'static str,
+) -> Plan {
+    Plan {
         kernel: KernelKey::builtin("gemm", name),
         tile,
         tiles,
-        grid: [tiles[0].saturating_mul(tiles[1]).saturating_mul(tiles[2]), 1, 1],
+        grid,
         threads: 1,
         stages: 1,
         split: 1,
         shared_bytes: 0,
         scratch_bytes,
         precision: Precision::Exact,
-        reason: row.name,
+        reason,
         note: None,
+    }
+}
+
+/// Columns of C that a panel of B is for: gate and up share one.
+fn columns(g: Geometry, gated: bool) -> u32 {
+    if gated { g.cols / 2 } else { g.cols }
+}
+
+/// Bytes of a panel of B.
+fn panel_bytes(k: u32, g: Geometry) -> u64 {
+    u64::from(k).next_multiple_of(u64::from(g.step)) * u64::from(g.cols * g.bytes)
+}
+
+/// The instruction set whose panels products of this input read.
+fn panels_of(dtype: DType, backend: GemmBackend, isa: Isa) -> Option<Isa> {
+    let isa = isa_of(backend, isa);
+    let row = ROWS.iter().find(|r| r.kernel == Kernel::Weights && r.isas.contains(&isa) && r.inputs.contains(&dtype));
+    row.map(|r| r.isa)
+}
+
+/// Bytes of one matrix of packed weights on `isa`; 0 for types that have no kernel.
+pub(crate) fn packed_bytes(d: &PackDesc, isa: Isa) -> u64 {
+    panels_of(d.dtype, d.backend, isa).map_or(0, |isa| {
+        let g = geometry(isa, d.dtype);
+        u64::from(d.n.div_ceil(columns(g, d.gated))).saturating_mul(panel_bytes(d.k, g))
     })
+}
+
+fn pack(d: &PackDesc, isa: Isa) -> Result<Plan> {
+    let Some(isa) = panels_of(d.dtype, d.backend, isa) else {
+        return Err(Error::unsupported("pack_weights", d.dtype.name(), "cpu"));
+    };
+    let g = geometry(isa, d.dtype);
+    let tile = [1, columns(g, d.gated), g.step];
+    let tiles = [1, d.n.div_ceil(tile[1]), d.batch];
+    let name = format!("pack_{}_{}", family(d.dtype), suffix(isa));
+    Ok(plan_of(name, tile, tiles, [tiles[1].saturating_mul(tiles[2]), 1, 1], 0, "panels of the blocked kernel"))
 }
 
 /// The tile of the blocked kernel: even parts of each axis, inside the row's limits and the workspace.
 fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
-    let g = geometry(row.isa);
+    let g = geometry(row.isa, d.input);
+    let cols = columns(g, d.extras.gated);
     let tile_m = even(d.m, row.tile_m, g.rows);
     let tile_k = even(d.k, row.tile_k, g.step);
-    let mut columns = row.tile_n;
-    if row.kernel == Kernel::Packed {
+    let mut wide = row.tile_n;
+    if matches!(row.kernel, Kernel::Packed | Kernel::Weights | Kernel::Groups) {
         let wanted = CHUNKS.div_ceil(d.m.div_ceil(tile_m).saturating_mul(d.batch).max(1));
-        columns = columns.min(d.n.div_ceil(wanted).max(NARROW).next_multiple_of(g.cols));
-        let panel = u64::from(d.k).next_multiple_of(u64::from(g.step)) * u64::from(g.cols * g.bytes);
-        columns = columns.min(limit(SCRATCH / panel.max(1), g.cols));
+        let narrow = narrow(row.isa, d.m);
+        wide = wide.min(d.n.div_ceil(wanted).max(narrow).next_multiple_of(cols));
+    }
+    if matches!(row.kernel, Kernel::Packed | Kernel::Groups) {
+        wide = wide.min(limit(SCRATCH / panel_bytes(d.k, g).max(1), cols));
     }
     let bytes_of_a = u64::from(tile_m) * u64::from(d.k) * u64::from(g.bytes);
     if bytes_of_a > (A_BYTES / 2) as u64 {
         // The rows of A may not fit at once; then the sums of the whole tile are kept.
-        columns = columns.min(limit((ACC_BYTES / 4) as u64 / u64::from(tile_m * g.cols), g.cols));
+        wide = wide.min(limit((ACC_BYTES / 4) as u64 / u64::from(tile_m * g.cols), cols));
     }
-    [tile_m, even(d.n, columns, g.cols), tile_k]
+    [tile_m, even(d.n, wide, cols), tile_k]
 }
 
 /// `panels` whole panels as columns, at least one.

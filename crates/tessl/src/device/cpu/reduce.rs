@@ -19,9 +19,9 @@ mod tests;
 /// Elements that one chunk reduces, about.
 const CHUNK: u64 = 16 << 10;
 /// Elements of a row that are held as f32; longer rows are read once for each pass.
-const HELD: usize = 4096;
+pub(super) const HELD: usize = 4096;
 /// Lanes of sums and maxima.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Rows of one chunk: depends on the row length alone.
 pub(super) fn rows_of_chunk(n: u32) -> u64 {
@@ -93,13 +93,13 @@ impl Task for Reduce<'_> {
 
 /// NaN before all numbers.
 #[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }
 
 /// The largest of `lanes` elements and of `v`, whose length is a multiple of [`LANES`].
 #[inline(always)]
-fn max_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
+pub(super) fn max_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
     for block in v.chunks_exact(LANES) {
         for (lane, &x) in lanes.iter_mut().zip(block) {
             *lane = larger(x, *lane);
@@ -109,7 +109,7 @@ fn max_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
 }
 
 #[inline(always)]
-fn sum_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
+pub(super) fn sum_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
     for block in v.chunks_exact(LANES) {
         for (lane, &x) in lanes.iter_mut().zip(block) {
             *lane += x;
@@ -120,7 +120,7 @@ fn sum_of(v: &[f32], mut lanes: [f32; LANES]) -> [f32; LANES] {
 
 /// Halves the lanes until one is left.
 #[inline(always)]
-fn halve(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn halve(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES;
     while width > 1 {
         width /= 2;
@@ -136,7 +136,7 @@ fn halve(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
 /// # Safety
 /// `x` has `n` elements.
 #[inline(always)]
-unsafe fn load_block<S: Simd>(
+pub(super) unsafe fn load_block<S: Simd>(
     x: *const u8,
     dtype: DType,
     start: usize,

@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{elementwise, embed, gemm, mlp, norm, reduce, rope};
+use super::{attention, cache, elementwise, embed, gemm, mlp, movement, norm, quant, reduce, rope, sample};
 use crate::device::Isa;
 
 /// One kernel.
@@ -21,13 +21,23 @@ pub(super) struct Builtin {
 pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
     let products = [gemm::BUILTINS, gemm::NATIVE];
     let others = [
+        attention::BUILTINS,
+        cache::BUILTINS,
         elementwise::BUILTINS,
         elementwise::COPIES,
         embed::BUILTINS,
         mlp::BUILTINS,
+        movement::BUILTINS,
+        movement::SCATTER,
         norm::BUILTINS,
+        norm::LAYER,
+        norm::QK,
+        quant::BUILTINS,
+        quant::AMX,
         reduce::BUILTINS,
         rope::BUILTINS,
+        sample::TOP_K,
+        sample::SAMPLE,
     ];
     products.into_iter().chain(others).flatten().copied().flatten()
 }

@@ -11,7 +11,7 @@ mod x86;
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
+pub(super) use x86::{Avx2, Avx512, Vnni};
 
 use half::f16;
 

@@ -110,14 +110,31 @@ fn every_gemm_entry_and_the_norms_compile() {
 fn every_file_of_row_kernels_compiles() {
     let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_file_of_row_kernels_compiles") else { return };
     let kernels = [
+        ("attention", "attention_tiles_bf16_128"),
+        ("cache", "kv_store_16"),
         ("elementwise", "add_bf16"),
         ("embed", "embedding_bf16"),
         ("mlp", "glu_bf16"),
+        ("movement", "scatter_add_bf16"),
+        ("norm", "add_rms_norm_bf16_bf16"),
+        ("norm", "layer_norm_bf16_f32"),
+        ("norm", "qk_norm_bf16_bf16"),
         ("reduce", "softmax_bf16"),
+        ("sample", "sample_bf16"),
+        ("sample", "top_k_bf16"),
         ("rope", "rope_half_bf16"),
     ];
     for (stem, name) in kernels {
         check(&nvrtc, 90, &KernelKey::builtin(stem, name).constant("VEC16", 1));
+    }
+}
+
+#[test]
+fn every_quantised_format_compiles() {
+    let Some(nvrtc) = nvrtc("quantised formats") else { return };
+    for format in 0..12 {
+        let key = KernelKey::builtin("quant", "quantized_glu_f16");
+        check(&nvrtc, 90, &key.constant("FORMAT", format).constant("VEC16", format & 1));
     }
 }
 

@@ -6,18 +6,44 @@ use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, QuantDesc,
+    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+};
 use crate::plan::{KernelKey, Plan};
 
 pub(super) fn rms_norm(desc: &RmsNormDesc, profile: &DeviceProfile) -> Result<Plan> {
-    let (x, w) = (desc.dtype, desc.weight);
-    if !x.is_float() || !(w == x || w == DType::F32) {
-        return Err(Error::unsupported("rms_norm", format!("{x} rows with a {w} weight"), DEVICE));
-    }
-    let rows = rows_of("rms_norm", desc.rows, profile)?;
-    let row = access(desc.align);
-    let kernel = KernelKey::builtin("norm", format!("rms_norm_{x}_{w}")).constant("VEC16", row.vec16);
-    Ok(plan(kernel, [1, desc.n, 1], rows, row, profile))
+    norm("rms_norm", desc.kernel(), [desc.dtype, desc.weight], (desc.rows, desc.n), desc.align, profile)
+}
+
+pub(super) fn layer_norm(desc: &LayerNormDesc, profile: &DeviceProfile) -> Result<Plan> {
+    norm("layer_norm", desc.kernel(), [desc.dtype, desc.weight], (desc.rows, desc.n), desc.align, profile)
+}
+
+/// A simdgroup a head.
+pub(super) fn qk_norm(desc: &QkNormDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let plan = norm("qk_norm", desc.kernel(), [desc.dtype, desc.weight], (desc.rows, desc.n), desc.align, profile)?;
+    let groups = plan.tiles[0].div_ceil(ROW_THREADS / 32);
+    Ok(Plan {
+        tile: [ROW_THREADS / 32, desc.n, 1],
+        tiles: [groups, 1, 1],
+        grid: [plan.grid[0].min(groups), 1, 1],
+        ..plan
+    })
+}
+
+fn norm(
+    op: &'static str,
+    kernel: Option<String>,
+    [dtype, weight]: [DType; 2],
+    (rows, n): (u64, u32),
+    align: u8,
+    profile: &DeviceProfile,
+) -> Result<Plan> {
+    let name = kernel.ok_or_else(|| Error::unsupported(op, norm_types(dtype, weight), DEVICE))?;
+    let rows = rows_of(op, rows, profile)?;
+    let row = access(align);
+    Ok(plan(KernelKey::builtin("norm", name).constant("VEC16", row.vec16), [1, n, 1], rows, row, profile))
 }
 
 pub(super) fn reduce(desc: &ReduceDesc, profile: &DeviceProfile) -> Result<Plan> {
@@ -56,6 +82,90 @@ pub(super) fn embed(desc: &EmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("embedding", desc.dtype.name(), DEVICE))?;
     let kernel = KernelKey::builtin("embed", name);
     map("embedding", kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile)
+}
+
+pub(super) fn movement(desc: &MovementDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let (module, name) = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let (kernel, size) = (KernelKey::builtin(module, name), desc.dtype.size());
+    match desc.op {
+        MovementOp::Transpose => {
+            let tiles = [desc.m.div_ceil(TRANSPOSE_TILE), desc.n.div_ceil(TRANSPOSE_TILE)];
+            let matrices = rows_of(op, desc.rows, profile)?;
+            let all = u64::from(matrices).saturating_mul(u64::from(tiles[0])).saturating_mul(tiles[1].into());
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
+            let row = access(0);
+            let plan = plan(kernel.constant("VEC16", 0), [TRANSPOSE_TILE, TRANSPOSE_TILE, 1], all, row, profile);
+            Ok(Plan { tiles: [tiles[0], tiles[1], matrices], reason: TRANSPOSE_REASON, ..plan })
+        }
+        MovementOp::CopyStrided => map(op, kernel, [desc.rows, desc.n.into()], size, 0, profile),
+        MovementOp::ScatterRows | MovementOp::ScatterAdd => {
+            let (row, rows) = (access(desc.align), rows_of(op, desc.rows, profile)?);
+            let width = if row.vec16 == 1 { 16 / u32::try_from(size).unwrap_or(16) } else { 1 };
+            let panels = desc.n.div_ceil(ROW_THREADS * width);
+            let all = u32::try_from(u64::from(rows).saturating_mul(panels.into())).unwrap_or(u32::MAX);
+            let plan = plan(kernel.constant("VEC16", row.vec16), [1, ROW_THREADS * width, 1], all, row, profile);
+            Ok(Plan { tiles: [rows, panels, 1], ..plan })
+        }
+        _ => map(op, kernel, [desc.rows, desc.n.into()], size, desc.align, profile),
+    }
+}
+
+/// Rows and columns of a tile, as in the kernel.
+const TRANSPOSE_TILE: u32 = 32;
+const TRANSPOSE_REASON: &str = "tiles of 32 x 32 through shared memory";
+
+pub(super) fn top_k(desc: &TopKDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("top_k", desc.dtype.name(), DEVICE))?;
+    selection("top_k", name, [desc.rows, desc.n.into()], profile)
+}
+
+pub(super) fn sample(desc: &SampleDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported("sample", desc.dtype.name(), DEVICE))?;
+    let plan = selection("sample", name, [desc.rows, desc.n.into()], profile)?;
+    Ok(Plan { scratch_bytes: desc.scratch_bytes(), ..plan })
+}
+
+/// A block for each row; elements are read one by one.
+fn selection(op: &'static str, name: String, [rows, n]: [u64; 2], profile: &DeviceProfile) -> Result<Plan> {
+    let rows = rows_of(op, rows, profile)?;
+    let n = u32::try_from(n).unwrap_or(u32::MAX);
+    let plan = plan(KernelKey::builtin("sample", name), [1, n, 1], rows, access(0), profile);
+    Ok(Plan { reason: "one block a row: limits by histograms", ..plan })
+}
+
+pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let items = desc.simdgroups();
+    let simdgroups = rows_of(op, items.saturating_mul(2), profile)? / 2;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.input)).constant("FORMAT", desc.format.number());
+    let kernel = kernel.constant("VEC16", row.vec16);
+    let blocks = simdgroups.div_ceil(ROW_THREADS / 32);
+    Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], blocks, row, profile))
+}
+
+pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = "quantized_embedding";
+    if !desc.has_kernel() {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let vectors = u64::from(desc.n / 32);
+    rows_of(op, desc.rows, profile)?;
+    let row = access(desc.align);
+    let blocks = u32::try_from(desc.rows.saturating_mul(vectors).div_ceil(ROW_THREADS.into())).unwrap_or(u32::MAX);
+    let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.output)).constant("FORMAT", desc.format.number());
+    Ok(plan(kernel.constant("VEC16", row.vec16), [1, 32, 1], blocks, row, profile))
+}
+
+pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let vectors = |width| desc.vectors(width).into();
+    vectors_of(op, KernelKey::builtin("cache", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
 }
 
 /// An element-wise kernel: a thread does one vector of 16 bytes of the smallest element type, or one element.

@@ -3,7 +3,7 @@
 use super::nn;
 use super::tables::{GemmKernel, GemmRow, gemm_rows};
 use super::wgmma;
-use crate::device::DeviceProfile;
+use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmDesc, Layout, Precision};
@@ -21,18 +21,32 @@ const MAX_EXTENT: u32 = u32::MAX - 511;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(gemm) => plan_gemm(gemm, profile),
+        Desc::Pack(_) => Err(Error::unsupported("pack_weights", "an order of its own for weights", DEVICE)),
         Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
+        Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
+        Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
         Desc::Mlp(desc) => nn::mlp(desc, profile),
         Desc::Elementwise(desc) => nn::elementwise(desc, profile),
         Desc::Reduce(desc) => nn::reduce(desc, profile),
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
+        Desc::Movement(desc) => nn::movement(desc, profile),
+        Desc::TopK(desc) => nn::top_k(desc, profile),
+        Desc::Sample(desc) => nn::sample(desc, profile),
+        Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
+        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Combine(desc) => simt::combine(desc, profile),
+        Desc::Cache(desc) => nn::cache(desc, profile),
     }
 }
 
 fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
     let unsupported = |what: String| Err(Error::unsupported("gemm", what, DEVICE));
     let (input, output) = (desc.input, desc.output);
+    if let Some(part) = desc.extras.first() {
+        return unsupported(part.to_owned());
+    }
     if let Bias::Column(bias) | Bias::Row(bias) = desc.bias
         && bias != DType::F32
         && bias != output

@@ -7,8 +7,8 @@ use super::wgmma::NEEDS;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::Error;
-use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
-use crate::nn::{MlpDesc, MlpOp, RmsNormDesc};
+use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, Precision};
+use crate::nn::{MlpDesc, MlpOp, NormResidual, RmsNormDesc};
 use crate::plan::{Desc, Plan, candidates};
 
 fn profile(name: &str) -> &'static DeviceProfile {
@@ -35,6 +35,7 @@ fn gemm(m: u32, n: u32, input: DType) -> GemmDesc {
         activation: Activation::None,
         precision: Precision::Exact,
         backend: GemmBackend::TensorOps,
+        extras: GemmExtras::default(),
     }
 }
 
@@ -246,7 +247,8 @@ fn problems_without_a_kernel_are_refused() {
 #[test]
 fn norm_rows_follow_alignment() {
     let norm = |rows, align| {
-        let desc = RmsNormDesc { rows, n: 4096, dtype: DType::Bf16, weight: DType::F32, align };
+        let desc =
+            RmsNormDesc { rows, n: 4096, dtype: DType::Bf16, weight: DType::F32, residual: NormResidual::None, align };
         plan(&Desc::RmsNorm(desc), profile("h200"))
     };
     for row in access_rows() {

@@ -51,6 +51,25 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/elementwise.metal"),
     },
+    Module {
+        stem: "movement",
+        file: "movement.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/movement.metal"),
+    },
+    Module {
+        stem: "sample",
+        file: "sample.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/sample.metal"),
+    },
+    Module {
+        stem: "attention",
+        file: "attention.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/attention.metal"),
+    },
+    Module { stem: "cache", file: "cache.metal", extra: &[], text: include_str!("../../../kernels/simt/cache.metal") },
     Module { stem: "embed", file: "embed.metal", extra: &[], text: include_str!("../../../kernels/simt/embed.metal") },
     Module { stem: "rope", file: "rope.metal", extra: &[], text: include_str!("../../../kernels/simt/rope.metal") },
     Module { stem: "mlp", file: "mlp.metal", extra: &[], text: include_str!("../../../kernels/simt/mlp.metal") },
@@ -60,6 +79,7 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/reduce.metal"),
     },
+    Module { stem: "quant", file: "quant.metal", extra: &[], text: include_str!("../../../kernels/simt/quant.metal") },
     Module { stem: "norm", file: "norm.metal", extra: &[], text: include_str!("../../../kernels/simt/norm.metal") },
 ];
 
@@ -110,7 +130,7 @@ pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> 
         .collect();
     options.extend(key.constants.iter().map(|(name, value)| format!("-DFC_{name}={value}")));
     if one_entry {
-        options.push(format!("-DENTRY_{}", key.name));
+        options.extend(["-DONE_ENTRY".to_owned(), format!("-DENTRY_{}", key.name)]);
     }
     options
 }

@@ -3,7 +3,7 @@
 
 use super::nn;
 use super::tables::{GemmRow, gemm_rows};
-use crate::device::DeviceProfile;
+use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::{Bias, GemmBackend, GemmDesc, Layout, Precision};
@@ -19,12 +19,23 @@ const OPERAND_ALIGN: u8 = 4;
 pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
     match desc {
         Desc::Gemm(desc) => gemm(desc, profile),
-        Desc::RmsNorm(desc) => Ok(nn::rms_norm(desc, profile)),
+        Desc::Pack(_) => Err(Error::unsupported("pack_weights", "an order of its own for weights", "metal")),
+        Desc::RmsNorm(desc) => nn::rms_norm(desc, profile),
+        Desc::LayerNorm(desc) => nn::layer_norm(desc, profile),
+        Desc::QkNorm(desc) => nn::qk_norm(desc, profile),
         Desc::Mlp(desc) => Ok(nn::mlp(desc, profile)),
         Desc::Elementwise(desc) => nn::elementwise(desc, profile),
         Desc::Reduce(desc) => nn::reduce(desc, profile),
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
+        Desc::Movement(desc) => nn::movement(desc, profile),
+        Desc::TopK(desc) => nn::top_k(desc, profile),
+        Desc::Sample(desc) => nn::sample(desc, profile),
+        Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
+        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Combine(desc) => simt::combine(desc, profile),
+        Desc::Cache(desc) => nn::cache(desc, profile),
     }
 }
 
@@ -41,6 +52,9 @@ fn row(desc: &GemmDesc, profile: &DeviceProfile) -> Option<(&'static GemmRow, Op
 }
 
 fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
+    if let Some(part) = desc.extras.first() {
+        return Err(Error::unsupported("gemm", part, "metal"));
+    }
     let (row, note) = row(desc, profile).ok_or_else(|| {
         Error::unsupported("gemm", format!("{} inputs with {} output", desc.input, desc.output), "metal")
     })?;

@@ -1,27 +1,56 @@
-//! bf16 products on AMX tiles: 2 x 2 tiles of 16 x 16 sums, 32 steps along k at a time.
+//! bf16 and 8-bit products on AMX tiles: 2 x 2 tiles of 16 x 16 sums, 64 bytes along k at a time.
 //!
 //! std has no stable AMX intrinsics, so the tile loop is one `asm!` block. TDPBF16PS treats subnormal inputs as zeros
-//! and flushes subnormal sums; it rounds to nearest even whatever MXCSR says.
+//! and flushes subnormal sums; it rounds to nearest even whatever MXCSR says. The 8-bit products are exact.
 
-use super::super::simd::{Avx512, Simd, Task};
-use super::micro::{Micro, Panel, Side};
-use super::pack::{AHEAD, Source, transpose};
-use crate::dtype::DType;
+mod pack;
+
+use super::super::simd::{Avx512, Simd};
+use super::micro::{Micro, Panel};
+use pack::Pack;
 use std::arch::asm;
+use std::marker::PhantomData;
 
+/// An instruction that multiplies two tiles, and its operands' bytes per element.
+pub(in super::super) trait Dot: 'static {
+    const BYTES: usize;
+
+    /// Adds the product of two panels of `count` pairs of tiles to the sums, or stores it when `first`; all 32 rows of A,
+    /// or the first 16.
+    ///
+    /// # Safety
+    /// As [`Micro::tile`].
+    unsafe fn loop_over(
+        count: usize,
+        a: *const u8,
+        b: *const u8,
+        acc: *mut f32,
+        first: bool,
+        rows: usize,
+        ahead: *const u8,
+    );
+}
+
+/// Tiles multiplied by `D`.
+pub(in super::super) struct Amx<D>(PhantomData<D>);
+
+/// bf16.
+pub(in super::super) struct Bf16;
 /// bf16 on AMX.
-pub(super) struct AmxTile;
+pub(in super::super) type AmxTile = Amx<Bf16>;
+/// i8 x i8.
+pub(in super::super) struct SignedSigned;
+/// i8 x u8.
+pub(in super::super) struct SignedUnsigned;
+/// u8 x i8.
+pub(in super::super) struct UnsignedSigned;
+/// u8 x u8.
+pub(in super::super) struct UnsignedUnsigned;
 
-/// Steps of one tile product.
-const STEP: usize = 32;
+/// Bytes along k of one tile product.
+const DEPTH: usize = 64;
 /// Lanes of one tile.
 const LANES: usize = 16;
-/// Words (pairs of steps) of one row of a tile.
-const WORDS: usize = 16;
-/// Tile products whose rows of A are copied together.
-const RUN: usize = 4;
-/// Bytes of one tile.
-const TILE: usize = 1024;
 
 #[repr(C, align(64))]
 struct TileConfig {
@@ -41,17 +70,151 @@ static CONFIG: TileConfig = TileConfig {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-impl Micro for AmxTile {
+/// Bytes between rows of sums.
+const LD: usize = 4 * 2 * LANES;
+
+macro_rules! dot {
+    ($name:ident, $bytes:literal, $op:literal) => {
+        impl Dot for $name {
+            const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            unsafe fn loop_over(
+                count: usize,
+                a: *const u8,
+                b: *const u8,
+                acc: *mut f32,
+                first: bool,
+                rows: usize,
+                ahead: *const u8,
+            ) {
+                if rows <= LANES {
+                    // SAFETY: forwarded. Half of the sums; B comes from far away, so it is fetched ahead.
+                    unsafe {
+                        asm!(
+                            "test {first:e}, {first:e}",
+                            "jz 3f",
+                            "tilezero tmm0",
+                            "tilezero tmm1",
+                            "jmp 2f",
+                            "3:",
+                            "tileloadd tmm0, [{c} + {ld}]",
+                            "tileloadd tmm1, [{c} + {ld} + 64]",
+                            "2:",
+                            "mov {p}, {b}",
+                            "4:",
+                            "prefetcht0 [{p} + 4096]",
+                            "prefetcht0 [{p} + 4160]",
+                            "prefetcht0 [{p} + 4224]",
+                            "prefetcht0 [{p} + 4288]",
+                            "add {p}, 256",
+                            "lea {q}, [{b} + 2048]",
+                            "cmp {p}, {q}",
+                            "jb 4b",
+                            "tileloadd tmm4, [{a} + {s}]",
+                            "tileloadd tmm6, [{b} + {s}]",
+                            concat!($op, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{b} + {s} + 1024]",
+                            concat!($op, " tmm1, tmm4, tmm7"),
+                            "add {a}, 2048",
+                            "add {b}, 2048",
+                            "dec {n}",
+                            "jnz 2b",
+                            "tilestored [{c} + {ld}], tmm0",
+                            "tilestored [{c} + {ld} + 64], tmm1",
+                            first = in(reg) u32::from(first),
+                            a = inout(reg) a => _,
+                            b = inout(reg) b => _,
+                            n = inout(reg) count => _,
+                            p = out(reg) _,
+                            q = out(reg) _,
+                            s = in(reg) 64usize,
+                            c = in(reg) acc,
+                            ld = in(reg) LD,
+                            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                            options(nostack),
+                        );
+                    }
+                    return;
+                }
+                // SAFETY: forwarded: each panel has 2048 bytes per pair of tiles, `acc` 32 rows of 128 bytes.
+                unsafe {
+                    asm!(
+                        "test {first:e}, {first:e}",
+                        "jz 3f",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "jmp 2f",
+                        "3:",
+                        "tileloadd tmm0, [{c} + {ld}]",
+                        "tileloadd tmm1, [{c} + {ld} + 64]",
+                        "tileloadd tmm2, [{c2} + {ld}]",
+                        "tileloadd tmm3, [{c2} + {ld} + 64]",
+                        "2:",
+                        "tileloadd tmm6, [{b} + {s}]",
+                        "tileloadd tmm4, [{a} + {s}]",
+                        concat!($op, " tmm0, tmm4, tmm6"),
+                        "prefetcht1 [{p}]",
+                        "tileloadd tmm7, [{b} + {s} + 1024]",
+                        concat!($op, " tmm1, tmm4, tmm7"),
+                        "prefetcht1 [{p} + 64]",
+                        "tileloadd tmm5, [{a} + {s} + 1024]",
+                        concat!($op, " tmm2, tmm5, tmm6"),
+                        concat!($op, " tmm3, tmm5, tmm7"),
+                        "add {a}, 2048",
+                        "add {b}, 2048",
+                        "add {p}, 128",
+                        "dec {n}",
+                        "jnz 2b",
+                        "tilestored [{c} + {ld}], tmm0",
+                        "tilestored [{c} + {ld} + 64], tmm1",
+                        "tilestored [{c2} + {ld}], tmm2",
+                        "tilestored [{c2} + {ld} + 64], tmm3",
+                        first = in(reg) u32::from(first),
+                        a = inout(reg) a => _,
+                        b = inout(reg) b => _,
+                        n = inout(reg) count => _,
+                        p = inout(reg) ahead => _,
+                        s = in(reg) 64usize,
+                        c = in(reg) acc,
+                        c2 = in(reg) acc.add(LANES * 2 * LANES),
+                        ld = in(reg) LD,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            }
+        }
+    };
+}
+
+dot!(Bf16, 2, "tdpbf16ps");
+dot!(SignedSigned, 1, "tdpbssd");
+dot!(SignedUnsigned, 1, "tdpbsud");
+dot!(UnsignedSigned, 1, "tdpbusd");
+dot!(UnsignedUnsigned, 1, "tdpbuud");
+
+impl<D: Dot> Micro for Amx<D> {
     type S = Avx512;
-    const ROWS: usize = 32;
-    const COLS: usize = 32;
-    const STEP: usize = STEP;
-    const BYTES: usize = 2;
+    const ROWS: usize = 2 * LANES;
+    const COLS: usize = 2 * LANES;
+    const STEP: usize = DEPTH / D::BYTES;
+    const BYTES: usize = D::BYTES;
+    const AHEAD: usize = 128;
 
     #[inline(always)]
     unsafe fn pack(panel: Panel) {
         // SAFETY: forwarded.
-        unsafe { Avx512::vectorize(Pack(panel)) };
+        unsafe {
+            if D::BYTES == 2 {
+                Avx512::vectorize(Pack::<2>(panel));
+            } else {
+                Avx512::vectorize(Pack::<1>(panel));
+            }
+        }
     }
 
     #[inline(always)]
@@ -67,174 +230,23 @@ impl Micro for AmxTile {
     }
 
     #[inline(always)]
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool) {
-        debug_assert!(steps.is_multiple_of(STEP));
-        if steps == 0 {
-            if first {
-                // SAFETY: forwarded.
-                unsafe { std::ptr::write_bytes(acc, 0, Self::ROWS * Self::COLS) };
-            }
-            return;
-        }
-        // SAFETY: each panel has 2048 bytes per 32 steps, `acc` 32 rows of 128 bytes. Prefetches may go astray.
+    unsafe fn tile(
+        steps: usize,
+        a: *const u8,
+        b: *const u8,
+        acc: *mut f32,
+        first: bool,
+        rows: usize,
+        ahead: *const u8,
+    ) {
+        debug_assert!(steps.is_multiple_of(Self::STEP));
+        // SAFETY: forwarded.
         unsafe {
-            asm!(
-                "test {first:e}, {first:e}",
-                "jz 3f",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "jmp 2f",
-                "3:",
-                "tileloadd tmm0, [{c} + {ld}]",
-                "tileloadd tmm1, [{c} + {ld} + 64]",
-                "tileloadd tmm2, [{c2} + {ld}]",
-                "tileloadd tmm3, [{c2} + {ld} + 64]",
-                "2:",
-                "tileloadd tmm6, [{b} + {s}]",
-                "tileloadd tmm4, [{a} + {s}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {s} + 1024]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{a} + {s} + 1024]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 2048",
-                "add {b}, 2048",
-                "dec {n}",
-                "jnz 2b",
-                "tilestored [{c} + {ld}], tmm0",
-                "tilestored [{c} + {ld} + 64], tmm1",
-                "tilestored [{c2} + {ld}], tmm2",
-                "tilestored [{c2} + {ld} + 64], tmm3",
-                first = in(reg) u32::from(first),
-                a = inout(reg) a => _,
-                b = inout(reg) b => _,
-                n = inout(reg) steps / STEP => _,
-                s = in(reg) 64usize,
-                c = in(reg) acc,
-                c2 = in(reg) acc.add(LANES * Self::COLS),
-                ld = in(reg) 4 * Self::COLS,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-}
-
-/// Packs bf16 as `[32 steps][2 tiles]`, where a tile of A is `[16 lanes][16 pairs]` and one of B `[16 pairs][16 lanes]`.
-struct Pack(Panel);
-
-impl Task for Pack {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let p = self.0;
-        debug_assert!(p.source.dtype == DType::Bf16);
-        let mut dst = p.dst;
-        let mut first = 0;
-        if p.side == Side::A && p.source.step == 1 && p.lanes == 2 * LANES {
-            first = p.steps - p.steps % (RUN * STEP);
-            // SAFETY: forwarded.
-            unsafe { runs_of_rows(&p, first) };
-            dst = dst.wrapping_add(first * 2 * LANES * 2);
-        }
-        for step in (first..p.steps).step_by(STEP) {
-            for lane in [0, LANES] {
-                let lanes = p.lanes.saturating_sub(lane).min(LANES);
-                let steps = STEP.min(p.steps - step);
-                // SAFETY: forwarded; the panel has room for whole tiles.
-                unsafe {
-                    tile::<S>(p.source, p.side, p.first_lane + lane, lanes, p.first_step + step, steps, dst.cast());
-                    dst = dst.add(TILE);
-                }
+            match steps / Self::STEP {
+                0 if first => std::ptr::write_bytes(acc, 0, Self::ROWS * Self::COLS),
+                0 => {}
+                count => D::loop_over(count, a, b, acc, first, rows, ahead),
             }
-        }
-    }
-}
-
-/// Rows of A that lie contiguous: four tiles' worth of a row at a time, because single lines of 32 rows make the cache
-/// fetch more than it can hold.
-#[inline(always)]
-unsafe fn runs_of_rows(p: &Panel, steps: usize) {
-    for step in (0..steps).step_by(RUN * STEP) {
-        for lane in 0..2 * LANES {
-            for i in 0..RUN {
-                // SAFETY: forwarded; a run is RUN lines of 64 bytes.
-                unsafe {
-                    let src = p.source.at(p.first_lane + lane, p.first_step + step + i * STEP).cast::<[f32; 16]>();
-                    let dst = p.dst.add((step / STEP + i) * 2 * TILE + lane * 64).cast::<[f32; 16]>();
-                    dst.write_unaligned(src.read_unaligned());
-                }
-            }
-        }
-    }
-}
-
-/// One tile. The source is read as words of two steps in the order it has, and transposed where the tile wants the other.
-#[inline(always)]
-unsafe fn tile<S: Simd>(
-    source: Source,
-    side: Side,
-    first_lane: usize,
-    lanes: usize,
-    first_step: usize,
-    steps: usize,
-    dst: *mut u32,
-) {
-    // SAFETY: forwarded: `lanes` and `steps` are inside the operand, `dst` has 256 words.
-    unsafe {
-        if lanes == 0 {
-            std::ptr::write_bytes(dst, 0, LANES * WORDS);
-            return;
-        }
-        let lanes_first = source.lane == 1 && source.step != 1;
-        let direct = lanes_first == (side == Side::B);
-        let mut words = [0u32; LANES * WORDS];
-        let full = lanes == LANES && steps == STEP;
-        let out = if direct { dst } else { words.as_mut_ptr() };
-        if direct && !full {
-            std::ptr::write_bytes(dst, 0, LANES * WORDS);
-        }
-        if lanes_first {
-            for w in 0..steps.div_ceil(2) {
-                let low = source.at(first_lane, first_step + 2 * w).cast::<u16>();
-                let high = source.at(first_lane, first_step + 2 * w + 1).cast::<u16>();
-                let row = out.add(w * LANES);
-                S::prefetch(source.at(first_lane, first_step + 2 * w + AHEAD));
-                S::prefetch(source.at(first_lane, first_step + 2 * w + 1 + AHEAD));
-                if 2 * w + 1 == steps {
-                    for l in 0..lanes {
-                        *row.add(l) = u32::from(low.add(l).read_unaligned());
-                    }
-                } else {
-                    for l in 0..lanes {
-                        *row.add(l) =
-                            u32::from(low.add(l).read_unaligned()) | u32::from(high.add(l).read_unaligned()) << 16;
-                    }
-                }
-            }
-        } else if source.step == 1 {
-            for l in 0..lanes {
-                let src = source.at(first_lane + l, first_step);
-                let row = out.add(l * WORDS).cast::<u8>();
-                if steps == STEP {
-                    std::ptr::copy_nonoverlapping(src, row, 2 * STEP);
-                } else {
-                    std::ptr::copy_nonoverlapping(src, row, 2 * steps);
-                }
-            }
-        } else {
-            for l in 0..lanes {
-                for s in 0..steps {
-                    let src = source.at(first_lane + l, first_step + s).cast::<u16>();
-                    *out.add(l * WORDS).cast::<u16>().add(s) = src.read_unaligned();
-                }
-            }
-        }
-        if !direct {
-            transpose::<S>(words.as_ptr(), 16, 16, 16, dst, 16);
         }
     }
 }

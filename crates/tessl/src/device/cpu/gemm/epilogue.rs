@@ -1,4 +1,4 @@
-//! `C = act(alpha * sum + beta * C + bias)` on one tile of sums.
+//! `C = act(alpha * row_scale * col_scale * sum + beta * C + bias) [* the same of up] + residual` on one tile of sums.
 
 use super::super::convert::{element, narrow, widen};
 use super::super::simd::{Simd, Task};
@@ -9,6 +9,38 @@ use crate::gemm::Activation;
 /// Columns of the widest tile.
 pub(super) const MAX_COLUMNS: usize = 64;
 
+/// One value per row or column; null where there is none.
+#[derive(Clone, Copy)]
+pub(super) struct Vector {
+    pub(super) ptr: *const u8,
+    pub(super) dtype: DType,
+}
+
+impl Vector {
+    fn is_some(&self) -> bool {
+        !self.ptr.is_null()
+    }
+
+    fn skip(self, i: usize) -> Self {
+        let ptr = if self.is_some() { self.ptr.wrapping_add(i * self.dtype.size()) } else { self.ptr };
+        Vector { ptr, ..self }
+    }
+
+    /// Value `i`.
+    #[inline(always)]
+    unsafe fn get(&self, i: usize) -> f32 {
+        // SAFETY: forwarded: the vector has a value for each row.
+        unsafe { element(self.ptr.wrapping_add(i * self.dtype.size()), self.dtype) }
+    }
+
+    /// `count` values from `first` on.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(&self, first: usize, count: usize, to: &mut [f32; MAX_COLUMNS]) {
+        // SAFETY: forwarded: the vector has a value for each column.
+        unsafe { widen::<S>(self.skip(first).ptr, self.dtype, to.as_mut_ptr(), count) };
+    }
+}
+
 /// What happens to every sum, and where it goes.
 #[derive(Clone, Copy)]
 pub(super) struct Epilogue {
@@ -16,13 +48,23 @@ pub(super) struct Epilogue {
     pub(super) c: *mut u8,
     pub(super) c_rs: usize,
     pub(super) output: DType,
+    /// Sums are i32.
+    pub(super) whole: bool,
     /// 1 for an empty sum, which alpha must not turn into NaN.
     pub(super) alpha: f32,
     pub(super) beta: f32,
     /// 0 none, 1 per column, 2 per row.
     pub(super) bias_axis: u32,
-    pub(super) bias: *const u8,
-    pub(super) bias_dtype: DType,
+    pub(super) bias: Vector,
+    pub(super) row_scale: Vector,
+    pub(super) col_scale: Vector,
+    /// Null where there is none.
+    pub(super) residual: *const u8,
+    pub(super) r_rs: usize,
+    /// Each tile has the sums of the gate in its first half, those of up in the second.
+    pub(super) gated: bool,
+    /// Place of up's values in vectors along columns.
+    pub(super) up: usize,
     pub(super) activation: Activation,
     /// C is larger than the caches near the core, and no old value of it is read: stores go past them.
     pub(super) stream: bool,
@@ -35,13 +77,30 @@ impl Epilogue {
     /// Sets `stream` for `elements` of C: whole lines, and only a copy to do.
     pub(super) fn for_size(mut self, elements: usize) -> Self {
         let aligned = self.c.addr().is_multiple_of(64) && (self.c_rs * 4).is_multiple_of(64);
-        self.stream = self.plain() && self.output == DType::F32 && aligned && elements * 4 >= STREAM_BYTES;
+        let copied = self.plain() && self.output.size() == 4;
+        self.stream = copied && aligned && elements * 4 >= STREAM_BYTES;
         self
     }
 
-    /// Only a conversion.
+    /// The epilogue of the rows from `first` on.
+    pub(super) fn starting_at_row(self, first: usize) -> Self {
+        let bias = if self.bias_axis == 2 { self.bias.skip(first) } else { self.bias };
+        let size = self.output.size();
+        let residual = self.residual;
+        let residual = if residual.is_null() { residual } else { residual.wrapping_add(first * self.r_rs * size) };
+        let c = self.c.wrapping_add(first * self.c_rs * size);
+        Epilogue { c, bias, residual, row_scale: self.row_scale.skip(first), ..self }
+    }
+
+    /// Only a conversion of floats, or none at all.
     fn plain(&self) -> bool {
-        self.alpha == 1.0 && self.beta == 0.0 && self.bias_axis == 0 && self.activation == Activation::None
+        self.whole == (self.output == DType::I32) && self.identity()
+    }
+
+    /// Nothing is done to the sums.
+    fn identity(&self) -> bool {
+        let none = !self.row_scale.is_some() && !self.col_scale.is_some() && self.residual.is_null() && !self.gated;
+        none && self.alpha == 1.0 && self.beta == 0.0 && self.bias_axis == 0 && self.activation == Activation::None
     }
 
     /// C at (row, col).
@@ -65,14 +124,15 @@ impl Epilogue {
     }
 }
 
-// SAFETY: threads write disjoint tiles of C and only read the bias.
+// SAFETY: threads write disjoint tiles of C and only read the other operands.
 unsafe impl Sync for Epilogue {}
 
-/// One tile: `rows` x `cols` sums, `ld` apart, for C from (row, col) on.
+/// One tile: `rows` x `cols` sums, `ld` apart, for C from (row, col) on; up's sums are `up` elements further.
 pub(super) struct Tile<'a> {
     pub(super) epilogue: &'a Epilogue,
     pub(super) sums: *mut f32,
     pub(super) ld: usize,
+    pub(super) up: usize,
     pub(super) row: usize,
     pub(super) col: usize,
     pub(super) rows: usize,
@@ -82,7 +142,7 @@ pub(super) struct Tile<'a> {
 impl Task for Tile<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Tile { epilogue: e, sums, ld, row, col, rows, cols } = self;
+        let Tile { epilogue: e, sums, ld, row, col, rows, cols, .. } = self;
         debug_assert!(cols <= MAX_COLUMNS);
         // SAFETY: the driver passes tiles inside C, and sums of this tile's size.
         unsafe {
@@ -94,8 +154,10 @@ impl Task for Tile<'_> {
                     }
                 }
             } else if e.plain() {
+                // Whole numbers are four bytes as well.
+                let output = if e.whole { DType::F32 } else { e.output };
                 for i in 0..rows {
-                    narrow::<S>(sums.add(i * ld), e.at(row + i, col), e.output, cols);
+                    narrow::<S>(sums.add(i * ld), e.at(row + i, col), output, cols);
                 }
             } else {
                 self.all::<S>();
@@ -104,37 +166,100 @@ impl Task for Tile<'_> {
     }
 }
 
+/// Scales and bias of the columns of a tile.
+struct Columns {
+    scale: [f32; MAX_COLUMNS],
+    bias: [f32; MAX_COLUMNS],
+}
+
 impl Tile<'_> {
     /// The whole formula.
     #[inline(always)]
     unsafe fn all<S: Simd>(self) {
-        let Tile { epilogue: e, sums, ld, row, col, rows, cols } = self;
-        let mut bias = [0.0f32; MAX_COLUMNS];
-        let mut old = [0.0f32; MAX_COLUMNS];
+        let Tile { epilogue: e, sums, ld, up, row, col, rows, cols } = self;
         // SAFETY: forwarded.
         unsafe {
-            if e.bias_axis == 1 {
-                widen::<S>(e.bias.add(col * e.bias_dtype.size()), e.bias_dtype, bias.as_mut_ptr(), cols);
-            }
+            let mut old = [0.0f32; MAX_COLUMNS];
+            let gate = self.columns::<S>(col);
+            let others = if e.gated { Some(self.columns::<S>(e.up + col)) } else { None };
             for i in 0..rows {
-                let t = std::slice::from_raw_parts_mut(sums.add(i * ld), cols);
+                let t = sums.add(i * ld);
                 let c = e.at(row + i, col);
-                if e.alpha != 1.0 {
-                    t.iter_mut().for_each(|t| *t *= e.alpha);
-                }
                 if e.beta != 0.0 {
                     widen::<S>(c, e.output, old.as_mut_ptr(), cols);
-                    t.iter_mut().zip(&old).for_each(|(t, c)| *t += e.beta * c);
                 }
-                if e.bias_axis == 1 {
-                    t.iter_mut().zip(&bias).for_each(|(t, b)| *t += b);
-                } else if e.bias_axis == 2 {
-                    let b = element(e.bias.add((row + i) * e.bias_dtype.size()), e.bias_dtype);
-                    t.iter_mut().for_each(|t| *t += b);
-                }
+                let t = self.linear::<S>(t, row + i, &gate, &old);
                 activate(t, e.activation);
+                if let Some(others) = &others {
+                    let u = self.linear::<S>(sums.add(i * ld + up), row + i, others, &old);
+                    t.iter_mut().zip(&*u).for_each(|(t, u)| *t *= u);
+                }
+                if !e.residual.is_null() {
+                    let r = e.residual.wrapping_add(((row + i) * e.r_rs + col) * e.output.size());
+                    widen::<S>(r, e.output, old.as_mut_ptr(), cols);
+                    t.iter_mut().zip(&old).for_each(|(t, r)| *t += r);
+                }
                 narrow::<S>(t.as_ptr(), c, e.output, cols);
             }
+        }
+    }
+
+    /// Scales and bias from column `first` on.
+    #[inline(always)]
+    unsafe fn columns<S: Simd>(&self, first: usize) -> Columns {
+        let (e, cols) = (self.epilogue, self.cols);
+        let mut columns = Columns { scale: [1.0; MAX_COLUMNS], bias: [0.0; MAX_COLUMNS] };
+        // SAFETY: forwarded.
+        unsafe {
+            if e.col_scale.is_some() {
+                e.col_scale.load::<S>(first, cols, &mut columns.scale);
+            }
+            if e.bias_axis == 1 {
+                e.bias.load::<S>(first, cols, &mut columns.bias);
+            }
+        }
+        columns
+    }
+
+    /// What the activation is applied to, in place of one row of sums.
+    #[inline(always)]
+    unsafe fn linear<S: Simd>(
+        &self,
+        sums: *mut f32,
+        row: usize,
+        columns: &Columns,
+        old: &[f32; MAX_COLUMNS],
+    ) -> &'static mut [f32] {
+        let e = self.epilogue;
+        // SAFETY: forwarded; the sums live longer than the tile is worked on, and each row is asked for once.
+        unsafe {
+            if e.whole {
+                let whole = std::slice::from_raw_parts(sums.cast::<i32>(), self.cols);
+                let mut floats = [0.0f32; MAX_COLUMNS];
+                #[allow(clippy::cast_precision_loss)] // Rounded to nearest, once.
+                floats.iter_mut().zip(whole).for_each(|(f, &w)| *f = w as f32);
+                std::ptr::copy_nonoverlapping(floats.as_ptr(), sums, self.cols);
+            }
+            let t = std::slice::from_raw_parts_mut(sums, self.cols);
+            if e.row_scale.is_some() {
+                let scale = e.row_scale.get(row);
+                t.iter_mut().zip(&columns.scale).for_each(|(t, s)| *t *= scale * s);
+            } else if e.col_scale.is_some() {
+                t.iter_mut().zip(&columns.scale).for_each(|(t, s)| *t *= s);
+            }
+            if e.alpha != 1.0 {
+                t.iter_mut().for_each(|t| *t *= e.alpha);
+            }
+            if e.beta != 0.0 {
+                t.iter_mut().zip(old).for_each(|(t, c)| *t += e.beta * c);
+            }
+            if e.bias_axis == 1 {
+                t.iter_mut().zip(&columns.bias).for_each(|(t, b)| *t += b);
+            } else if e.bias_axis == 2 {
+                let b = e.bias.get(row);
+                t.iter_mut().for_each(|t| *t += b);
+            }
+            t
         }
     }
 }

@@ -6,28 +6,32 @@ use std::marker::PhantomData;
 
 /// Which operand a panel belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in super::super) enum Side {
     A,
     B,
 }
 
 /// A range of lanes and steps of an operand, and where its panel goes.
 #[derive(Clone, Copy)]
-pub(super) struct Panel {
-    pub(super) source: Source,
-    pub(super) side: Side,
-    pub(super) first_lane: usize,
-    pub(super) lanes: usize,
-    pub(super) first_step: usize,
-    pub(super) steps: usize,
-    pub(super) dst: *mut u8,
+pub(in super::super) struct Panel {
+    pub(in super::super) source: Source,
+    pub(in super::super) side: Side,
+    pub(in super::super) first_lane: usize,
+    pub(in super::super) lanes: usize,
+    pub(in super::super) first_step: usize,
+    pub(in super::super) steps: usize,
+    /// Place of the first lane in the panel: 0, or its middle.
+    pub(in super::super) place: usize,
+    /// Lanes that are filled, with zeros where the operand ends.
+    pub(in super::super) width: usize,
+    pub(in super::super) dst: *mut u8,
 }
 
 /// A tile kernel, with the packing that it needs.
 ///
 /// # Safety of all functions
 /// The processor has the instruction set; pointers are valid for a whole panel or tile.
-pub(super) trait Micro: 'static {
+pub(in super::super) trait Micro: 'static {
     /// The instruction set of packing and epilogue.
     type S: Simd;
     /// Rows of a tile.
@@ -39,11 +43,16 @@ pub(super) trait Micro: 'static {
     /// Bytes of a packed element.
     const BYTES: usize;
 
-    /// Packs a panel: `lanes` up to the tile's width and `steps` up to a multiple of `STEP` are filled with zeros.
+    /// Packs a panel: `lanes` up to `width` and `steps` up to a multiple of `STEP` are filled with zeros.
     unsafe fn pack(panel: Panel);
 
-    /// Adds the product of two panels to the `ROWS` x `COLS` sums at `acc`, or stores it when `first`.
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool);
+    /// Adds the product of two panels to the `ROWS` x `COLS` sums at `acc`, or stores it when `first`. Only the first `rows`
+    /// rows are asked for. Kernels of whole numbers keep i32 in the same place. [`AHEAD`](Self::AHEAD) bytes from `ahead` on
+    /// may be fetched for each `STEP` steps.
+    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, ahead: *const u8);
+
+    /// Bytes of `ahead` that are fetched for each `STEP` steps.
+    const AHEAD: usize = 0;
 
     /// Called by a thread before its first tile.
     #[inline(always)]
@@ -55,19 +64,19 @@ pub(super) trait Micro: 'static {
 }
 
 /// f32 products on vectors of `S`: `ROWS` rows by `VECS` vectors.
-pub(super) struct F32<S, const ROWS: usize, const VECS: usize>(PhantomData<S>);
+pub(in super::super) struct F32<S, const ROWS: usize, const VECS: usize>(PhantomData<S>);
 
 /// The slow twin.
-pub(super) type ScalarTile = F32<Scalar, 4, 2>;
+pub(in super::super) type ScalarTile = F32<Scalar, 4, 2>;
 /// 24 sums, 3 columns and one broadcast of 32 registers.
 #[cfg(target_arch = "aarch64")]
-pub(super) type NeonTile = F32<super::super::simd::Neon, 8, 3>;
+pub(in super::super) type NeonTile = F32<super::super::simd::Neon, 8, 3>;
 /// 12 sums, 2 columns and one broadcast of 16 registers.
 #[cfg(target_arch = "x86_64")]
-pub(super) type Avx2Tile = F32<super::super::simd::Avx2, 6, 2>;
+pub(in super::super) type Avx2Tile = F32<super::super::simd::Avx2, 6, 2>;
 /// 24 sums, 2 columns and broadcasts of 32 registers.
 #[cfg(target_arch = "x86_64")]
-pub(super) type Avx512Tile = F32<super::super::simd::Avx512, 12, 2>;
+pub(in super::super) type Avx512Tile = F32<super::super::simd::Avx512, 12, 2>;
 
 impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS> {
     type S = S;
@@ -78,22 +87,36 @@ impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS>
 
     #[inline(always)]
     unsafe fn pack(panel: Panel) {
-        let Panel { source, side, first_lane, lanes, first_step, steps, dst } = panel;
-        let width = if side == Side::A { Self::ROWS } else { Self::COLS };
+        let Panel { source, side, first_lane, lanes, first_step, steps, place, width, dst } = panel;
+        let stride = if side == Side::A { Self::ROWS } else { Self::COLS };
         // SAFETY: forwarded.
-        unsafe { S::vectorize(PackF32 { source, first_lane, lanes, first_step, steps, width, dst: dst.cast() }) };
+        unsafe {
+            let dst = dst.cast::<f32>().add(place);
+            S::vectorize(PackF32 { source, first_lane, lanes, first_step, steps, width, stride, dst });
+        }
     }
 
     #[inline(always)]
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool) {
-        // SAFETY: forwarded.
-        unsafe { S::vectorize(Product::<ROWS, VECS> { steps, a: a.cast(), b: b.cast(), acc, first }) };
+    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, _: *const u8) {
+        let (a, b, stride) = (a.cast(), b.cast(), ROWS);
+        // SAFETY: forwarded. Fewer rows leave B's panel as the only thing to wait for.
+        unsafe {
+            match rows {
+                1 => S::vectorize(Product::<1, VECS> { steps, a, stride, b, acc, first }),
+                2 => S::vectorize(Product::<2, VECS> { steps, a, stride, b, acc, first }),
+                3..=4 => S::vectorize(Product::<4, VECS> { steps, a, stride, b, acc, first }),
+                5..=8 if ROWS > 8 => S::vectorize(Product::<8, VECS> { steps, a, stride, b, acc, first }),
+                _ => S::vectorize(Product::<ROWS, VECS> { steps, a, stride, b, acc, first }),
+            }
+        }
     }
 }
 
 struct Product<const ROWS: usize, const VECS: usize> {
     steps: usize,
     a: *const f32,
+    /// Rows of A's panel.
+    stride: usize,
     b: *const f32,
     acc: *mut f32,
     first: bool,
@@ -102,7 +125,7 @@ struct Product<const ROWS: usize, const VECS: usize> {
 impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Product { steps, mut a, mut b, acc, first } = self;
+        let Product { steps, mut a, stride, mut b, acc, first } = self;
         // SAFETY: the panels have `steps` steps, the tile ROWS rows of VECS vectors.
         unsafe {
             let mut sums = [[S::splat(0.0); VECS]; ROWS];
@@ -116,7 +139,7 @@ impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
                         *sum = S::fma(x, column, *sum);
                     }
                 }
-                a = a.add(ROWS);
+                a = a.add(stride);
                 b = b.add(VECS * S::LANES);
             }
             for (i, row) in sums.iter().enumerate() {

@@ -10,42 +10,41 @@ use crate::dtype::DType;
 
 /// One operand seen from its panels.
 #[derive(Clone, Copy)]
-pub(super) struct Source {
-    pub(super) ptr: *const u8,
-    pub(super) dtype: DType,
+pub(in super::super) struct Source {
+    pub(in super::super) ptr: *const u8,
+    pub(in super::super) dtype: DType,
     /// Elements from one lane to the next (between rows of A, between columns of B).
-    pub(super) lane: usize,
+    pub(in super::super) lane: usize,
     /// Elements from one step along k to the next.
-    pub(super) step: usize,
+    pub(in super::super) step: usize,
 }
 
 // SAFETY: only read.
 unsafe impl Sync for Source {}
 
 impl Source {
-    /// The operand from lane `lane` and step `step` on.
-    ///
-    /// # Safety
-    /// The element is inside the operand, or one lane or step behind it.
+    /// The operand from lane `lane` and step `step` on; perhaps behind its end, for prefetches.
     #[inline(always)]
-    pub(super) unsafe fn at(&self, lane: usize, step: usize) -> *const u8 {
+    pub(in super::super) fn at(&self, lane: usize, step: usize) -> *const u8 {
         self.ptr.wrapping_add((lane * self.lane + step * self.step) * self.dtype.size())
     }
 }
 
-/// Packs one panel of f32: `dst[s * width + l]`.
-pub(super) struct PackF32 {
-    pub(super) source: Source,
-    pub(super) first_lane: usize,
-    pub(super) lanes: usize,
-    pub(super) first_step: usize,
-    pub(super) steps: usize,
-    pub(super) width: usize,
-    pub(super) dst: *mut f32,
+/// Packs one panel of f32, or lanes of one: `dst[s * stride + l]`.
+pub(in super::super) struct PackF32 {
+    pub(in super::super) source: Source,
+    pub(in super::super) first_lane: usize,
+    pub(in super::super) lanes: usize,
+    pub(in super::super) first_step: usize,
+    pub(in super::super) steps: usize,
+    /// Lanes that are filled, with zeros where the operand ends.
+    pub(in super::super) width: usize,
+    pub(in super::super) stride: usize,
+    pub(in super::super) dst: *mut f32,
 }
 
 /// Steps that are fetched ahead.
-pub(super) const AHEAD: usize = 16;
+pub(in super::super) const AHEAD: usize = 16;
 /// Steps that are widened before they are transposed.
 const RUN: usize = 64;
 /// Lanes of the widest panel.
@@ -54,13 +53,13 @@ const MAX_WIDTH: usize = 64;
 impl Task for PackF32 {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let PackF32 { source, first_lane, lanes, first_step, steps, width, dst } = self;
-        debug_assert!(lanes <= width && width <= MAX_WIDTH);
-        // SAFETY: the driver passes lanes and steps inside the operand, and room for `steps * width` elements.
+        let PackF32 { source, first_lane, lanes, first_step, steps, width, stride, dst } = self;
+        debug_assert!(lanes <= width && width <= stride.min(MAX_WIDTH));
+        // SAFETY: the driver passes lanes and steps inside the operand, and room for `steps * stride` elements.
         unsafe {
             if source.lane == 1 {
                 for s in 0..steps {
-                    let row = dst.add(s * width);
+                    let row = dst.add(s * stride);
                     S::prefetch(source.at(first_lane, first_step + s + AHEAD));
                     S::prefetch(source.at(first_lane, first_step + s + AHEAD).wrapping_add(64));
                     widen::<S>(source.at(first_lane, first_step + s), source.dtype, row, lanes);
@@ -68,7 +67,7 @@ impl Task for PackF32 {
                 }
             } else if source.step == 1 && source.dtype == DType::F32 {
                 let src = source.at(first_lane, first_step).cast();
-                transpose::<S>(src, source.lane, lanes, steps, dst.cast(), width);
+                transpose::<S>(src, source.lane, [lanes, width], steps, dst.cast(), stride);
             } else if source.step == 1 {
                 let mut run = [0.0f32; RUN * MAX_WIDTH];
                 for s in (0..steps).step_by(RUN) {
@@ -77,7 +76,7 @@ impl Task for PackF32 {
                         let src = source.at(first_lane + l, first_step + s);
                         widen::<S>(src, source.dtype, run.as_mut_ptr().add(l * RUN), count);
                     }
-                    transpose::<S>(run.as_ptr().cast(), RUN, lanes, count, dst.add(s * width).cast(), width);
+                    transpose::<S>(run.as_ptr().cast(), RUN, [lanes, width], count, dst.add(s * stride).cast(), stride);
                 }
             } else {
                 for s in 0..steps {
@@ -85,7 +84,7 @@ impl Task for PackF32 {
                         let inside = l < lanes;
                         let x =
                             if inside { element(source.at(first_lane + l, first_step + s), source.dtype) } else { 0.0 };
-                        *dst.add(s * width + l) = x;
+                        *dst.add(s * stride + l) = x;
                     }
                 }
             }
@@ -93,18 +92,18 @@ impl Task for PackF32 {
     }
 }
 
-/// `dst[s * width + l] = src[l * from + s]` for words; lanes up to `width` are zeros.
+/// `dst[s * stride + l] = src[l * from + s]` for words; lanes up to `width` are zeros.
 ///
 /// # Safety
-/// `src` has `lanes` rows of `steps` words, `from` apart; `dst` has `steps * width` words.
+/// `src` has `lanes` rows of `steps` words, `from` apart; `dst` has `steps * stride` words.
 #[inline(always)]
-pub(super) unsafe fn transpose<S: Simd>(
+pub(in super::super) unsafe fn transpose<S: Simd>(
     src: *const u32,
     from: usize,
-    lanes: usize,
+    [lanes, width]: [usize; 2],
     steps: usize,
     dst: *mut u32,
-    width: usize,
+    stride: usize,
 ) {
     let (whole_lanes, whole_steps) = (lanes - lanes % 4, steps - steps % 4);
     // SAFETY: forwarded; every index below is inside both blocks.
@@ -114,18 +113,18 @@ pub(super) unsafe fn transpose<S: Simd>(
                 (0..lanes).for_each(|l| S::prefetch(src.wrapping_add(l * from + s + 64).cast()));
             }
             for l in (0..whole_lanes).step_by(4) {
-                S::transpose4(src.wrapping_add(l * from + s), from, dst.add(s * width + l), width);
+                S::transpose4(src.wrapping_add(l * from + s), from, dst.add(s * stride + l), stride);
             }
         }
         for l in 0..lanes {
             let begin = if l < whole_lanes { whole_steps } else { 0 };
             for s in begin..steps {
-                *dst.add(s * width + l) = src.wrapping_add(l * from + s).read_unaligned();
+                *dst.add(s * stride + l) = src.wrapping_add(l * from + s).read_unaligned();
             }
         }
         if lanes < width {
             for s in 0..steps {
-                std::ptr::write_bytes(dst.add(s * width + lanes), 0, width - lanes);
+                std::ptr::write_bytes(dst.add(s * stride + lanes), 0, width - lanes);
             }
         }
     }

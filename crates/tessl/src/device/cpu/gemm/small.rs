@@ -19,7 +19,7 @@ pub(in super::super) const MAX_ROWS: u32 = 16;
 /// Rows of B added at once.
 const GROUP: usize = 4;
 /// Rows of B fetched ahead.
-const AHEAD: usize = 8;
+const AHEAD: usize = GROUP;
 
 /// Runs one product on vectors of `S`.
 ///
@@ -32,8 +32,8 @@ pub(super) unsafe fn run<S: Simd>(call: &KernelCall<'_>, input: DType, output: D
         return;
     }
     let (_, tile_n, tile_k) = op.tile;
-    assert!(op.m <= MAX_ROWS as usize && tile_n > 0 && tile_k > 0);
-    assert!(op.m * tile_n * 4 <= ACC_BYTES && op.m * tile_k * 4 <= A_BYTES);
+    assert!(op.m <= MAX_ROWS as usize && tile_n > 0 && tile_k > 0 && !op.packed && op.groups.is_none());
+    assert!(2 * op.m * tile_n * 4 <= ACC_BYTES && op.m * tile_k * 4 <= A_BYTES);
     let tiles = op.n.div_ceil(tile_n);
     call.pool().run(op.batch * tiles, &|chunk| {
         let (z, first) = (chunk / tiles, chunk % tiles * tile_n);
@@ -72,18 +72,40 @@ struct Block {
 impl Task for Columns<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Columns { op, z, first, count, depth, sums, a } = self;
-        let (source_a, source_b) = (op.a(z), op.b(z));
+        let Columns { op, z, first, count, sums, .. } = self;
         let epilogue = op.epilogue(z);
-        // SAFETY: the workspace holds `m * count` sums and `m * depth` elements of A; all else is inside the operands.
+        let up = op.m * count;
+        // SAFETY: the workspace holds twice `m * count` sums and `m * depth` elements of A; all else is inside the
+        // operands.
+        unsafe {
+            self.sum::<S>(op.b(z), sums);
+            if op.gated {
+                self.sum::<S>(op.up(z), sums.add(up));
+            }
+            for col in (0..count).step_by(MAX_COLUMNS) {
+                let cols = MAX_COLUMNS.min(count - col);
+                let (sums, epilogue, rows) = (sums.add(col), &epilogue, op.m);
+                Tile { epilogue, sums, ld: count, up, row: 0, col: first + col, rows, cols }.run::<S>();
+            }
+        }
+    }
+}
+
+impl Columns<'_> {
+    /// The sums of these columns of one matrix.
+    #[inline(always)]
+    unsafe fn sum<S: Simd>(&self, source_b: Source, sums: *mut f32) {
+        let &Columns { op, z, first, count, depth, a, .. } = self;
+        let source_a = op.a(z);
+        // SAFETY: forwarded.
         unsafe {
             std::ptr::write_bytes(sums, 0, op.m * count);
             for start in (0..op.k).step_by(depth) {
                 let steps = depth.min(op.k - start);
                 let block = Block { source: source_b, start, steps, first, count, sums };
                 if source_b.lane == 1 {
-                    let (lanes, width) = (op.m, op.m);
-                    PackF32 { source: source_a, first_lane: 0, lanes, first_step: start, steps, width, dst: a }
+                    let (lanes, width, stride) = (op.m, op.m, op.m);
+                    PackF32 { source: source_a, first_lane: 0, lanes, first_step: start, steps, width, stride, dst: a }
                         .run::<S>();
                     add_rows::<S>(&block, op.m, a);
                 } else {
@@ -99,11 +121,6 @@ impl Task for Columns<'_> {
                         }
                     }
                 }
-            }
-            for col in (0..count).step_by(MAX_COLUMNS) {
-                let cols = MAX_COLUMNS.min(count - col);
-                let sums = sums.add(col);
-                Tile { epilogue: &epilogue, sums, ld: count, row: 0, col: first + col, rows: op.m, cols }.run::<S>();
             }
         }
     }

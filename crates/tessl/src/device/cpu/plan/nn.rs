@@ -2,23 +2,42 @@
 
 use super::suffix;
 use crate::device::Isa;
-use crate::device::cpu::{norm, reduce, rope, rows};
+use crate::device::cpu::{movement, norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::{ElementwiseDesc, EmbedDesc, MlpDesc, ReduceDesc, RmsNormDesc, RopeDesc};
+use crate::nn::{
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc,
+    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+};
 use crate::plan::{KernelKey, Plan};
 
+const ONE_ROW: &str = "rows: one a chunk";
 const ROWS: &str = "rows: chunks of about 16 Ki elements";
 
 pub(super) fn rms_norm(d: &RmsNormDesc, isa: Isa) -> Result<Plan> {
-    let weight = d.weight == d.dtype || d.weight == DType::F32;
-    if !d.dtype.is_float() || !weight {
-        return Err(Error::unsupported("rms_norm", format!("{} with a {} weight", d.dtype, d.weight), "cpu"));
-    }
-    let rows = norm::rows_of_chunk(d.n);
-    let name = format!("rms_norm_{}_{}", d.dtype, d.weight);
-    Ok(plan("norm", &name, isa, [rows, d.n.into()], d.rows.div_ceil(rows), ROWS))
+    norm("rms_norm", d.kernel(), [d.dtype, d.weight], d.rows, d.n, isa)
+}
+
+pub(super) fn layer_norm(d: &LayerNormDesc, isa: Isa) -> Result<Plan> {
+    norm("layer_norm", d.kernel(), [d.dtype, d.weight], d.rows, d.n, isa)
+}
+
+pub(super) fn qk_norm(d: &QkNormDesc, isa: Isa) -> Result<Plan> {
+    norm("qk_norm", d.kernel(), [d.dtype, d.weight], d.rows, d.n, isa)
+}
+
+fn norm(
+    op: &'static str,
+    kernel: Option<String>,
+    [dtype, weight]: [DType; 2],
+    count: u64,
+    n: u32,
+    isa: Isa,
+) -> Result<Plan> {
+    let name = kernel.ok_or_else(|| Error::unsupported(op, norm_types(dtype, weight), "cpu"))?;
+    let rows = norm::rows_of_chunk(n);
+    Ok(plan("norm", &name, isa, [rows, n.into()], count.div_ceil(rows), ROWS))
 }
 
 pub(super) fn reduce(d: &ReduceDesc, isa: Isa) -> Result<Plan> {
@@ -36,6 +55,49 @@ pub(super) fn rope(d: &RopeDesc, isa: Isa) -> Result<Plan> {
 pub(super) fn embed(d: &EmbedDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported("embedding", d.dtype.name(), "cpu"))?;
     Ok(map("embed", &name, isa, d.rows, d.n))
+}
+
+pub(super) fn movement(d: &MovementDesc, isa: Isa) -> Result<Plan> {
+    let (module, name) = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(match d.op {
+        MovementOp::Transpose => {
+            let [tall, wide] = movement::CHUNK;
+            let tiles = [u64::from(d.m.div_ceil(tall)), u64::from(d.n.div_ceil(wide))];
+            let chunks = d.rows.saturating_mul(tiles[0]).saturating_mul(tiles[1]);
+            plan(module, &name, isa, movement::CHUNK.map(u64::from), chunks, "matrices: chunks of 64 x 256 elements")
+        }
+        MovementOp::ScatterRows | MovementOp::ScatterAdd => {
+            let rows = movement::rows_of_chunk(d.n);
+            let chunks = d.rows.div_ceil(rows);
+            let plan = plan(module, &name, isa, [rows, d.n.into()], chunks, "rows sorted by id: chunks of about 16 Ki");
+            Plan { scratch_bytes: movement::scratch_bytes(d.rows), ..plan }
+        }
+        _ => map(module, &name, isa, d.rows, d.n),
+    })
+}
+
+pub(super) fn top_k(d: &TopKDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported("top_k", d.dtype.name(), "cpu"))?;
+    Ok(plan("sample", &name, isa, [1, d.n.into()], d.rows, ONE_ROW))
+}
+
+pub(super) fn sample(d: &SampleDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported("sample", d.dtype.name(), "cpu"))?;
+    let plan = plan("sample", &name, isa, [1, d.n.into()], d.rows, ONE_ROW);
+    Ok(Plan { scratch_bytes: d.scratch_bytes(), ..plan })
+}
+
+pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
+    if !d.has_kernel() {
+        return Err(Error::unsupported("quantized_embedding", d.types(), "cpu"));
+    }
+    let name = format!("quantized_embedding_{}_{}", d.format.code(), d.output);
+    Ok(map("quant", &name, isa, d.rows, d.n))
+}
+
+pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(map("cache", &name, isa, d.rows, d.n))
 }
 
 pub(super) fn mlp(d: &MlpDesc, isa: Isa) -> Result<Plan> {

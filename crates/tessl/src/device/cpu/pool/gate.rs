@@ -64,8 +64,9 @@ fn low(ticket: u64) -> u32 {
     ticket as u32
 }
 
-#[cfg(all(loom, test))]
-mod tests {
+#[cfg(loom)]
+#[cfg(test)]
+mod loom_tests {
     use super::Gate;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;

@@ -1,5 +1,6 @@
 //! AVX2 and AVX-512.
 
+use super::super::gemm::int8::Pairs;
 use super::{Simd, Task};
 use std::arch::x86_64::*;
 
@@ -186,3 +187,94 @@ impl Simd for Avx512 {
         unsafe { _mm_sfence() }
     }
 }
+
+/// AVX-512 with VNNI, for pairs of i16.
+pub(in super::super) struct Vnni;
+
+macro_rules! pairs {
+    ($name:ident, $s:ident, $v:ty, $features:literal, $zero:ident, $load:ident, $store:ident, $splat:ident, $add:ident,
+        dot($sum:ident, $a:ident, $b:ident) = $dot:expr) => {
+        impl Pairs for $name {
+            type S = $s;
+            type V = $v;
+
+            #[inline(always)]
+            unsafe fn zero() -> $v {
+                // SAFETY: the caller has the instruction set.
+                unsafe { $zero() }
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const i32) -> $v {
+                // SAFETY: forwarded.
+                unsafe { $load(p.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn store(p: *mut i32, v: $v) {
+                // SAFETY: forwarded.
+                unsafe { $store(p.cast(), v) }
+            }
+            #[inline(always)]
+            unsafe fn splat(x: i32) -> $v {
+                // SAFETY: the caller has the instruction set.
+                unsafe { $splat(x) }
+            }
+            #[inline(always)]
+            unsafe fn add(a: $v, b: $v) -> $v {
+                // SAFETY: the caller has the instruction set.
+                unsafe { $add(a, b) }
+            }
+            #[inline(always)]
+            unsafe fn dot($sum: $v, $a: $v, $b: $v) -> $v {
+                // SAFETY: the caller has the instruction set.
+                unsafe { $dot }
+            }
+            #[inline(always)]
+            unsafe fn vectorize<T: Task>(task: T) {
+                #[target_feature(enable = $features)]
+                unsafe fn enabled<T: Task>(task: T) {
+                    // SAFETY: forwarded.
+                    unsafe { task.run::<$s>() }
+                }
+                // SAFETY: forwarded.
+                unsafe { enabled(task) }
+            }
+        }
+    };
+}
+
+pairs!(
+    Avx2,
+    Avx2,
+    __m256i,
+    "avx2,fma,f16c",
+    _mm256_setzero_si256,
+    _mm256_loadu_si256,
+    _mm256_storeu_si256,
+    _mm256_set1_epi32,
+    _mm256_add_epi32,
+    dot(sum, a, b) = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
+);
+pairs!(
+    Avx512,
+    Avx512,
+    __m512i,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+    _mm512_setzero_si512,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_set1_epi32,
+    _mm512_add_epi32,
+    dot(sum, a, b) = _mm512_add_epi32(sum, _mm512_madd_epi16(a, b))
+);
+pairs!(
+    Vnni,
+    Avx512,
+    __m512i,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    _mm512_setzero_si512,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_set1_epi32,
+    _mm512_add_epi32,
+    dot(sum, a, b) = _mm512_dpwssd_epi32(sum, a, b)
+);

@@ -14,10 +14,16 @@ use serde::Serialize;
 pub enum Kernel {
     /// Reads B in place, once.
     FewRows,
+    /// Reads B once and packs it piece by piece on the way.
+    Piecewise,
     /// Packs A and B; each thread has a product of its own.
     PackedLocal,
     /// Packs A and B; the threads share B.
     Packed,
+    /// B is packed already.
+    Weights,
+    /// Rows in groups, one product after the other.
+    Groups,
 }
 
 /// A quantity that rows compare.
@@ -26,6 +32,8 @@ pub enum Kernel {
 pub enum Axis {
     /// Rows of C.
     M,
+    /// Rows of C: at least this many.
+    ManyRows,
     /// `m * n * k` of one matrix.
     Volume,
     /// Bytes of one B, packed for the row's instruction set.
@@ -34,7 +42,7 @@ pub enum Axis {
     Batch,
 }
 
-/// One comparison of a row: at most `value`, or at least for [`Axis::Batch`].
+/// One comparison of a row: at most `value`, or at least for [`Axis::Batch`] and [`Axis::ManyRows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Threshold {
     /// What is compared.
@@ -48,10 +56,10 @@ impl Threshold {
     pub fn quantity(&self, desc: &GemmDesc, isa: Isa) -> u64 {
         let [m, n, k] = [desc.m, desc.n, desc.k].map(u64::from);
         match self.axis {
-            Axis::M => m,
+            Axis::M | Axis::ManyRows => m,
             Axis::Volume => m.saturating_mul(n).saturating_mul(k),
             Axis::PackedB => {
-                let g = geometry(isa);
+                let g = geometry(isa, desc.input);
                 let (columns, steps) = (n.next_multiple_of(g.cols.into()), k.next_multiple_of(g.step.into()));
                 columns.saturating_mul(steps).saturating_mul(g.bytes.into())
             }
@@ -62,7 +70,7 @@ impl Threshold {
     /// Whether `desc` passes.
     pub fn holds(&self, desc: &GemmDesc, isa: Isa) -> bool {
         match self.axis {
-            Axis::Batch => self.quantity(desc, isa) >= self.value,
+            Axis::Batch | Axis::ManyRows => self.quantity(desc, isa) >= self.value,
             _ => self.quantity(desc, isa) <= self.value,
         }
     }
@@ -96,10 +104,19 @@ impl GemmRow {
     pub fn fits(&self, desc: &GemmDesc, isa: Isa) -> bool {
         self.isas.contains(&isa)
             && self.inputs.contains(&desc.input)
+            && match self.kernel {
+                Kernel::Groups => desc.extras.groups > 0,
+                Kernel::Weights => desc.extras.packed,
+                Kernel::FewRows | Kernel::Piecewise => !desc.extras.packed && desc.extras.groups == 0,
+                Kernel::PackedLocal => desc.extras.groups == 0 && !desc.extras.packed && !desc.extras.gated,
+                Kernel::Packed => true,
+            }
             && self.when.iter().all(|t| t.holds(desc, self.isa))
     }
 }
 
+const INT8: &[DType] = &[DType::I8, DType::U8];
+const FP8: &[DType] = &[DType::F8E4M3, DType::F8E5M2];
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 const BF16: &[DType] = &[DType::Bf16];
 
@@ -112,13 +129,29 @@ const MANY: &[Threshold] =
     &[Threshold { axis: Axis::Batch, value: 8 }, Threshold { axis: Axis::Volume, value: 1 << 24 }, LOCAL];
 
 /// The four rows of one instruction set.
+/// The rows of a type with a kernel for few rows.
 macro_rules! rows {
     ($name:literal, $isas:expr, $inputs:expr, $few:expr, $packed:expr, $tile:expr) => {
         [
-            row!(concat!($name, ": few rows"), $isas, $inputs, FEW, Kernel::FewRows, $few, [MAX_ROWS, 256, 1024]),
-            row!(concat!($name, ": one tiny product"), $isas, $inputs, TINY, Kernel::PackedLocal, $packed, $tile),
-            row!(concat!($name, ": many small products"), $isas, $inputs, MANY, Kernel::PackedLocal, $packed, $tile),
-            row!(concat!($name, ": packed tiles"), $isas, $inputs, &[], Kernel::Packed, $packed, $tile),
+            row!(concat!($name, ": few rows"), $isas, $inputs, FEW, Kernel::FewRows, $few, [MAX_ROWS, 1024, 1024]),
+            blocked!($name, $isas, $inputs, $packed, $tile)[0],
+            blocked!($name, $isas, $inputs, $packed, $tile)[1],
+            blocked!($name, $isas, $inputs, $packed, $tile)[2],
+            blocked!($name, $isas, $inputs, $packed, $tile)[3],
+            blocked!($name, $isas, $inputs, $packed, $tile)[4],
+        ]
+    };
+}
+
+/// The rows of the blocked kernel.
+macro_rules! blocked {
+    ($name:literal, $isas:expr, $inputs:expr, $isa:expr, $tile:expr) => {
+        [
+            row!(concat!($name, ": groups of rows"), $isas, $inputs, &[], Kernel::Groups, $isa, $tile),
+            row!(concat!($name, ": packed weights"), $isas, $inputs, &[], Kernel::Weights, $isa, $tile),
+            row!(concat!($name, ": one tiny product"), $isas, $inputs, TINY, Kernel::PackedLocal, $isa, $tile),
+            row!(concat!($name, ": many small products"), $isas, $inputs, MANY, Kernel::PackedLocal, $isa, $tile),
+            row!(concat!($name, ": packed tiles"), $isas, $inputs, &[], Kernel::Packed, $isa, $tile),
         ]
     };
 }
@@ -139,13 +172,71 @@ macro_rules! row {
     };
 }
 
-const SETS: [[GemmRow; 4]; 5] = [
-    rows!("amx bf16", &[Isa::Amx], BF16, Isa::Avx512, Isa::Amx, [128, 1024, 256]),
-    rows!("avx512 f32", &[Isa::Amx, Isa::Avx512], FLOATS, Isa::Avx512, Isa::Avx512, [96, 1024, 256]),
+const AMX: &[Isa] = &[Isa::Amx];
+const AVX512: &[Isa] = &[Isa::Amx, Isa::Avx512];
+const OTHERS: &[Isa] = &[Isa::Neon, Isa::Scalar];
+const FLOAT_SETS: [[GemmRow; 6]; 5] = [
+    rows!("amx bf16", AMX, BF16, Isa::Avx512, Isa::Amx, [128, 1024, 256]),
+    rows!("avx512 f32", AVX512, FLOATS, Isa::Avx512, Isa::Avx512, [96, 1024, 256]),
     rows!("avx2 f32", &[Isa::Avx2], FLOATS, Isa::Avx2, Isa::Avx2, [96, 1024, 256]),
     rows!("neon f32", &[Isa::Neon], FLOATS, Isa::Neon, Isa::Neon, [96, 1020, 256]),
     rows!("portable f32", &[Isa::Scalar], FLOATS, Isa::Scalar, Isa::Scalar, [96, 1024, 256]),
 ];
 
+const SHORT_SETS: [[GemmRow; 5]; 8] = [
+    blocked!("amx int8", AMX, INT8, Isa::Amx, [128, 1024, 512]),
+    blocked!("avx512 int8", &[Isa::Avx512], INT8, Isa::Avx512, [96, 1024, 256]),
+    blocked!("avx2 int8", &[Isa::Avx2], INT8, Isa::Avx2, [96, 1024, 256]),
+    blocked!("portable int8", OTHERS, INT8, Isa::Scalar, [96, 1024, 256]),
+    blocked!("avx512 fp8", AVX512, FP8, Isa::Avx512, [96, 1024, 256]),
+    blocked!("avx2 fp8", &[Isa::Avx2], FP8, Isa::Avx2, [96, 1024, 256]),
+    blocked!("neon fp8", &[Isa::Neon], FP8, Isa::Neon, [96, 1020, 256]),
+    blocked!("portable fp8", &[Isa::Scalar], FP8, Isa::Scalar, [96, 1024, 256]),
+];
+
+/// Below this many rows vectors keep up with the memory.
+const TILES_PAY: Threshold = Threshold { axis: Axis::ManyRows, value: 5 };
+const AT_MOST_16: Threshold = Threshold { axis: Axis::M, value: MAX_ROWS as u64 };
+
+const PIECEWISE: [GemmRow; 2] = [
+    row!(
+        "amx bf16: few rows, B packed on the way",
+        AMX,
+        BF16,
+        &[TILES_PAY, AT_MOST_16],
+        Kernel::Piecewise,
+        Isa::Amx,
+        [MAX_ROWS, 512, 64]
+    ),
+    row!(
+        "amx int8: few rows, B packed on the way",
+        AMX,
+        INT8,
+        &[AT_MOST_16],
+        Kernel::Piecewise,
+        Isa::Amx,
+        [MAX_ROWS, 512, 128]
+    ),
+];
+
+const FLOAT_ROWS: &[GemmRow] = FLOAT_SETS.as_flattened();
+const SHORT_ROWS: &[GemmRow] = SHORT_SETS.as_flattened();
+const COUNT: usize = PIECEWISE.len() + FLOAT_ROWS.len() + SHORT_ROWS.len();
+
+const fn joined() -> [GemmRow; COUNT] {
+    let mut all = [FLOAT_ROWS[0]; COUNT];
+    let mut i = 0;
+    while i < COUNT {
+        let (first, second) = (PIECEWISE.len(), PIECEWISE.len() + FLOAT_ROWS.len());
+        all[i] = match i {
+            _ if i < first => PIECEWISE[i],
+            _ if i < second => FLOAT_ROWS[i - first],
+            _ => SHORT_ROWS[i - second],
+        };
+        i += 1;
+    }
+    all
+}
+
 /// Every row, in the order of preference.
-pub(in super::super) const ROWS: &[GemmRow] = SETS.as_flattened();
+pub(in super::super) const ROWS: &[GemmRow] = &joined();

@@ -20,7 +20,7 @@ fn sizes_around_every_tile_edge() {
     for profile in profiles() {
         for input in [DType::F32, DType::Bf16] {
             let isa = if input == DType::F32 { profile.isa.min(Isa::Avx512) } else { profile.isa };
-            let g = geometry(isa);
+            let g = geometry(isa, input);
             let around = |x: u32| (x as usize).saturating_sub(2).max(1)..=x as usize + 2;
             let edges = |unit: u32, other: u32| around(unit).chain(around(2 * unit)).chain(around(other));
             for m in edges(g.rows, 17) {
@@ -145,7 +145,7 @@ fn scratch_for_part_of_the_columns() {
         for (input, batch) in [(DType::F32, 1), (DType::Bf16, 2)] {
             let case = Case { batch, b_shared: batch > 1, ..Case::new(70, 300, 300, input, DType::F32) };
             let mut plan = plan(&Desc::Gemm(case.desc()), profile).expect("a plan");
-            let g = geometry(isa_of(&plan));
+            let g = geometry(isa_of(&plan), input);
             plan.tile[1] = 2 * g.cols;
             plan.scratch_bytes = u64::from(300u32.next_multiple_of(g.step) * g.cols * g.bytes) * 5;
             let outcome = run_plan(&case, plan, 2, &|z, i, k| pa(i + z, k), &|_, k, j| pb(k, j));

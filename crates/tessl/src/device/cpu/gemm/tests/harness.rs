@@ -9,7 +9,7 @@ use crate::args::GemmArgs;
 use crate::device::cpu::Bound;
 use crate::device::{DeviceProfile, Isa};
 use crate::dtype::DType;
-use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, Layout, Precision};
+use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, Precision};
 use crate::plan::{Desc, Plan};
 use crate::stream::Access;
 use half::{bf16, f16};
@@ -97,6 +97,7 @@ impl Case {
             activation: self.activation,
             precision: Precision::Exact,
             backend: self.backend,
+            extras: GemmExtras::default(),
         }
     }
 }
@@ -295,6 +296,7 @@ fn launch(c: &Case, plan: &Plan, threads: usize, bindings: &[Bound], [sa, sb, sc
         alpha: c.alpha,
         beta: c.beta,
         bias_typed: u32::from(c.bias_dtype != DType::F32),
+        ..GemmArgs::default()
     };
     let builtin = builtins().find(|b| b.name == plan.kernel.name).unwrap_or_else(|| panic!("{}", plan.kernel.name));
     let (pool, fault) = (Pool::new(threads), FaultCell::default());

@@ -1,0 +1,143 @@
+//! Weights from a file into device memory.
+
+use crate::error::{LlmError, Result};
+use crate::file::{Element, TensorInfo, WeightFile};
+use half::{bf16, f16};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use tessl::nn::{Embedding, QuantizedEmbedding, QuantizedMatmul};
+use tessl::{BufferKind, DType, Gemm, GpuRuntime, QFormat, QTensor, Stream, Tensor};
+
+/// The matrix of a linear layer, [out, in], as the file has it.
+#[derive(Debug)]
+pub(crate) enum Matrix {
+    /// f32, f16 or bf16.
+    Dense(Tensor),
+    /// A block format, read in place.
+    Quantized(QTensor),
+}
+
+impl Matrix {
+    /// `y = x W^T`, or `y += x W^T`.
+    pub(crate) fn multiply(&self, s: &mut Stream, x: &Tensor, y: &Tensor, add: bool) -> tessl::Result<()> {
+        match self {
+            Matrix::Dense(w) => Gemm::new(x, &w.t()?, y).beta(if add { 1.0 } else { 0.0 }).run_on(s),
+            Matrix::Quantized(w) if add => QuantizedMatmul::new(x, w, y).residual(y).run_on(s),
+            Matrix::Quantized(w) => QuantizedMatmul::new(x, w, y).run_on(s),
+        }
+    }
+
+    /// `out = scale * W[ids]`.
+    pub(crate) fn rows(&self, s: &mut Stream, ids: &Tensor, out: &Tensor, scale: Option<f32>) -> tessl::Result<()> {
+        match self {
+            Matrix::Dense(w) => {
+                let lookup = Embedding::new(w, ids, out);
+                scale.map_or(lookup.clone(), |scale| lookup.scale(scale)).run_on(s)
+            }
+            Matrix::Quantized(w) => {
+                let lookup = QuantizedEmbedding::new(w, ids, out);
+                scale.map_or(lookup.clone(), |scale| lookup.scale(scale)).run_on(s)
+            }
+        }
+    }
+}
+
+/// Takes the tensors of a model out of its file, and knows which were taken.
+pub(crate) struct Loader<'f> {
+    rt: &'f GpuRuntime,
+    file: &'f WeightFile,
+    taken: RefCell<BTreeSet<String>>,
+}
+
+impl<'f> Loader<'f> {
+    pub(crate) fn new(rt: &'f GpuRuntime, file: &'f WeightFile) -> Self {
+        Loader { rt, file, taken: RefCell::default() }
+    }
+
+    /// Whether the file has this tensor.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// A matrix [rows, columns] in the form of the file; dense ones become `dtype`.
+    pub(crate) fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
+        let info = self.find(name, &[rows, columns])?;
+        let format = match info.element {
+            Element::F32 | Element::F16 | Element::Bf16 => return Ok(Matrix::Dense(self.dense(info, dtype)?)),
+            Element::Q4_0 => QFormat::Q4_0,
+            Element::Q4_1 => QFormat::Q4_1,
+            Element::Q5_0 => QFormat::Q5_0,
+            Element::Q5_1 => QFormat::Q5_1,
+            Element::Q8_0 => QFormat::Q8_0,
+            Element::Q4K => QFormat::Q4K,
+            Element::Q5K => QFormat::Q5K,
+            Element::Q6K => QFormat::Q6K,
+            Element::Other { name: form, .. } => {
+                let what = format!("{}: tensor `{name}` in the form {form}", self.file.path().display());
+                return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
+            }
+        };
+        Ok(Matrix::Quantized(QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?))
+    }
+
+    /// A vector in f32, as norms want it.
+    pub(crate) fn vector(&self, name: &str, n: usize) -> Result<Tensor> {
+        let info = self.find(name, &[n])?;
+        self.dense(info, DType::F32)
+    }
+
+    /// An error that names a tensor nobody asked for: a part of the model that would be left out in silence.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        match self.file.tensors().iter().find(|t| !taken.contains(&t.name)) {
+            None => Ok(()),
+            Some(t) => {
+                let what = format!("{}: tensor `{}`", self.file.path().display(), t.name);
+                Err(LlmError::unsupported(what, "a model with it would be computed wrongly"))
+            }
+        }
+    }
+
+    fn find(&self, name: &str, shape: &[usize]) -> Result<&'f TensorInfo> {
+        let info = self.file.tensor(name).ok_or_else(|| {
+            LlmError::file(self.file.path(), format!("has no tensor `{name}`; it is incomplete or of another kind"))
+        })?;
+        if info.shape.iter().copied().ne(shape.iter().map(|&d| d as u64)) {
+            let what = format!("tensor `{name}` is {:?}, the metadata say {shape:?}", info.shape);
+            return Err(LlmError::file(self.file.path(), what));
+        }
+        self.taken.borrow_mut().insert(name.to_owned());
+        Ok(info)
+    }
+
+    fn bytes(&self, info: &TensorInfo) -> Result<Vec<u8>> {
+        let length = usize::try_from(info.bytes)
+            .map_err(|_| LlmError::file(self.file.path(), format!("tensor `{}` is too large", info.name)))?;
+        let mut bytes = vec![0; length];
+        self.file.read(info, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn dense(&self, info: &TensorInfo, dtype: DType) -> Result<Tensor> {
+        let bytes = self.bytes(info)?;
+        let shape: Vec<usize> = info.shape.iter().filter_map(|&d| usize::try_from(d).ok()).collect();
+        let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
+        let values: Vec<f32> = match info.element {
+            Element::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
+            Element::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
+            Element::Bf16 => halves().map(|bits| bf16::from_bits(bits).to_f32()).collect(),
+            other => {
+                let what =
+                    format!("{}: tensor `{}` in the form {}", self.file.path().display(), info.name, other.name());
+                return Err(LlmError::unsupported(what, "F32, F16 and BF16 are for tensors of this kind"));
+            }
+        };
+        let tensor = self.rt.uninit(dtype, &shape, BufferKind::Hot)?;
+        match dtype {
+            DType::F16 => tensor.write(&values.into_iter().map(f16::from_f32).collect::<Vec<_>>())?,
+            DType::Bf16 => tensor.write(&values.into_iter().map(bf16::from_f32).collect::<Vec<_>>())?,
+            _ => tensor.write(&values)?,
+        }
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,131 @@
+//! New tokens into caches, and rings in order; kernels/simt/cache.metal has the formulas.
+//!
+//! Kernels are `kv_store_{bits}_{isa}` (bindings k, v, first positions, table, caches of k and v) and
+//! `ring_densify_{bits}_{isa}` (ring, first positions, out); copies are the same on every instruction set.
+
+use super::call::{KernelCall, KernelFn};
+use super::registry::Builtin;
+use super::rows::{Part, for_each_isa, for_each_part};
+use crate::args::CacheArgs;
+use crate::error::FaultKind;
+
+#[derive(Clone, Copy)]
+struct Cache<'a> {
+    args: &'a CacheArgs,
+    size: usize,
+    starts: *const u32,
+    table: *const u32,
+    /// Rows of tokens and rows of the cache, of one operand or two.
+    sides: [(*mut u8, *mut u8); 2],
+}
+
+// SAFETY: threads write disjoint rows, which are apart from what is read.
+unsafe impl Sync for Cache<'_> {}
+
+#[allow(clippy::cast_possible_truncation)] // Offsets of operands in memory fit the address space.
+impl Cache<'_> {
+    /// Sequence, token and head of a row.
+    fn split(&self, row: u64) -> [u64; 3] {
+        let (heads, tokens) = (u64::from(self.args.heads), u64::from(self.args.tokens));
+        [row / heads / tokens, row / heads % tokens, row % heads]
+    }
+
+    /// Sequence or page, and slot, where a token is kept; or what is wrong.
+    fn place(&self, b: u64, t: u64) -> Result<[u64; 2], (FaultKind, u64, i64)> {
+        let a = self.args;
+        // SAFETY: there is a first position for each sequence.
+        let read = || unsafe { self.starts.add((b * a.start_s) as usize).read_unaligned() };
+        let start = if a.start_known != 0 { a.start } else { read().into() };
+        let mut position = start + t;
+        if a.ring != 0 {
+            position %= u64::from(a.capacity);
+        } else if position >= u64::from(a.capacity) {
+            return Err((FaultKind::CacheOverflow, b * u64::from(a.tokens) + t, position.cast_signed()));
+        }
+        if a.page == 0 {
+            return Ok([b, position]);
+        }
+        let i = position / u64::from(a.page);
+        // SAFETY: the table has a place for each page of a sequence.
+        let page = unsafe { self.table.add((b * a.table_s + i) as usize).read_unaligned() };
+        if page >= a.pages {
+            return Err((FaultKind::IndexOutOfRange, b * u64::from(a.width) + i, page.into()));
+        }
+        Ok([page.into(), position % u64::from(a.page)])
+    }
+
+    /// Copies a part of the rows of one side, into the cache or out of it.
+    unsafe fn copy(&self, part: Part, side: usize, into: bool) {
+        let (a, size) = (self.args, self.size);
+        let (rows, cache) = self.sides[side];
+        let strides = if side == 0 {
+            ([a.a_b, a.a_t, a.a_h], [a.c_b, a.c_t, a.c_h])
+        } else {
+            ([a.b_b, a.b_t, a.b_h], [a.d_b, a.d_t, a.d_h])
+        };
+        for row in part.row..part.row + part.rows {
+            let [b, t, h] = self.split(row);
+            let Ok([outer, slot]) = self.place(b, t) else { continue };
+            let at = |[x, y, z]: [u64; 3], index: [u64; 3]| {
+                ((x * index[0] + y * index[1] + z * index[2]) as usize + part.column) * size
+            };
+            // SAFETY: both rows are inside their operands.
+            unsafe {
+                let (token, kept) = (rows.add(at(strides.0, [b, t, h])), cache.add(at(strides.1, [outer, slot, h])));
+                let (from, to) = if into { (token, kept) } else { (kept, token) };
+                std::ptr::copy_nonoverlapping(from, to, part.columns * size);
+            }
+        }
+    }
+}
+
+/// Reports the first token without a place, then stores the others.
+unsafe fn store(call: &KernelCall<'_>, size: usize) {
+    let args: &CacheArgs = call.args();
+    let p = |i: usize| call.binding(i).ptr;
+    let all = Cache { args, size, starts: p(2).cast(), table: p(3).cast(), sides: [(p(0), p(4)), (p(1), p(5))] };
+    let tokens = args.rows / u64::from(args.heads);
+    let of = |i: u64| all.place(i / u64::from(args.tokens), i % u64::from(args.tokens));
+    // A number that the host knows has been checked, unless it leads into pages.
+    if (args.start_known == 0 || args.page != 0)
+        && let Some((kind, index, value)) = (0..tokens).find_map(|i| of(i).err())
+    {
+        call.fault(kind, index, value);
+    }
+    let sides = usize::from(args.vectors > args.vectors_of_one) + 1;
+    for_each_part(call, args.rows, args.n, &|part| {
+        let all = &all;
+        // SAFETY: forwarded; parts are disjoint.
+        (0..sides).for_each(|side| unsafe { all.copy(part, side, true) });
+    });
+}
+
+unsafe fn densify(call: &KernelCall<'_>, size: usize) {
+    let args: &CacheArgs = call.args();
+    let p = |i: usize| call.binding(i).ptr;
+    let all = Cache { args, size, starts: p(1).cast(), table: std::ptr::null(), sides: [(p(2), p(0)); 2] };
+    for_each_part(call, args.rows, args.n, &|part| {
+        let all = &all;
+        // SAFETY: forwarded; parts are disjoint.
+        unsafe { all.copy(part, 0, false) };
+    });
+}
+
+macro_rules! kernels {
+    ($isa:literal, $which:expr, $s:ty) => {
+        kernels! { $isa, $which, $s; "kv_store_16" store 2, "kv_store_32" store 4,
+            "ring_densify_16" densify 2, "ring_densify_32" densify 4 }
+    };
+    ($isa:literal, $which:expr, $s:ty; $($name:literal $function:ident $size:literal),*) => {
+        &[$({
+            unsafe fn entry(call: &KernelCall<'_>) {
+                // SAFETY: forwarded.
+                unsafe { $function(call, $size) }
+            }
+            Builtin { module: "cache", name: concat!($name, "_", $isa), isa: $which, function: entry as KernelFn }
+        }),*]
+    };
+}
+
+/// Every kernel of this file, by instruction set.
+pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(kernels);

@@ -1,0 +1,51 @@
+//! Plans for products with quantised weights: in place for a few rows, else through a dense product.
+
+use super::{gemm, suffix};
+use crate::device::Isa;
+use crate::device::cpu::quant::{many, tile_k, tile_n};
+use crate::device::cpu::tables::{QuantKernel, quant_rows};
+use crate::error::{Error, Result};
+use crate::gemm::Precision;
+use crate::nn::QuantDesc;
+use crate::plan::{KernelKey, Plan};
+
+pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
+    let op = d.op.name();
+    if !d.has_kernel() {
+        return Err(Error::unsupported(op, d.types(), "cpu"));
+    }
+    let name = format!("{}_{}", d.format.code(), d.input);
+    let row = quant_rows().iter().find(|r| r.fits(d, isa)).expect("INVARIANT: the last row takes everything");
+    let (prefix, tile, tiles, scratch_bytes) = match row.kernel {
+        QuantKernel::Few => {
+            let tile = [d.m, tile_n(d.k), tile_k(d.k)];
+            let across = d.n.iter().map(|n| n.div_ceil(tile[1])).fold(0, u32::saturating_add);
+            ("few", tile, [1, across, 1], 0)
+        }
+        QuantKernel::Many => {
+            let dense = gemm(&many::dense(d), isa)?;
+            let across = d.n.iter().map(|n| n.div_ceil(dense.tile[1])).fold(0, u32::saturating_add);
+            let tiles = [d.m.div_ceil(dense.tile[0]), across, 1];
+            ("many", dense.tile, tiles, many::scratch_bytes(d, dense.scratch_bytes))
+        }
+    };
+    // Only the dense product has code for AMX.
+    let isa = match row.kernel {
+        QuantKernel::Many if isa == Isa::Amx && d.input == crate::DType::Bf16 => Isa::Amx,
+        _ => isa.min(Isa::Avx512),
+    };
+    Ok(Plan {
+        kernel: KernelKey::builtin("quant", format!("quantized_{prefix}_{name}_{}", suffix(isa))),
+        tile,
+        tiles,
+        grid: [tiles[0].saturating_mul(tiles[1]), 1, 1],
+        threads: 1,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes,
+        precision: Precision::Exact,
+        reason: row.name,
+        note: None,
+    })
+}

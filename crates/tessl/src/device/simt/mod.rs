@@ -1,0 +1,8 @@
+//! Plans of kernels whose one text and one geometry cuda and metal share.
+
+mod attention;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub(super) use attention::{attention, combine};

@@ -1,0 +1,328 @@
+//! Quantised matrices.
+
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::memory::BufferKind;
+use crate::quant::host::{self, factors_from_f32, factors_to_f32};
+use crate::quant::{QFormat, QLayout};
+use crate::runtime::GpuRuntime;
+use crate::tensor::{Dims, Tensor};
+use smallvec::SmallVec;
+
+/// A matrix `[N, K]` of quantised weights, or a stack `[E, N, K]` of them: format, layout, shape and the arrays that hold codes
+/// and factors. Cloning copies the view, not the data.
+///
+/// Row n of a matrix holds the weights of output n, K inputs each, as checkpoints store linear layers. K is whole groups (or
+/// blocks), and the rows of every array lie packed one after the other.
+///
+/// ```
+/// use tessl::{Device, GpuRuntime, QFormat, QTensor};
+/// let rt = GpuRuntime::with_device(&Device::cpu())?;
+/// let w = rt.from_slice(&(0..64).map(|i| i as f32 - 32.0).collect::<Vec<_>>(), &[2, 32])?;
+/// let q = QTensor::quantize(&w, QFormat::Q8_0)?;
+/// assert_eq!((q.shape(), q.storage_len()), (&[2, 32][..], 2 * 34));
+/// let back = q.dequantize()?.read::<f32>()?;
+/// assert!(back.iter().zip(w.read::<f32>()?).all(|(a, b)| (a - b).abs() <= 0.13));
+/// # Ok::<(), tessl::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct QTensor {
+    format: QFormat,
+    layout: QLayout,
+    shape: Dims,
+    codes: Tensor,
+    /// Scales, then biases, as many as the format has.
+    factors: SmallVec<[Tensor; 2]>,
+}
+
+impl std::fmt::Debug for QTensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (format, layout, shape) = (self.format, self.layout.name(), &self.shape);
+        write!(f, "QTensor({format} {shape:?}, {layout}, {})", self.codes.runtime().device())
+    }
+}
+
+/// Names of the arrays in errors.
+const FACTOR_NAMES: [&str; 2] = ["scales", "biases"];
+
+impl QTensor {
+    /// The matrix that these arrays hold, which stay where they are.
+    ///
+    /// | format | codes | factors |
+    /// | --- | --- | --- |
+    /// | `Affine` | u32 `[N, K * bits / 32]` | scales, biases `[N, K / group]`, f32, f16 or bf16 |
+    /// | `Signed4` | u32 `[N, K / 8]` | scales `[N, K / group]` |
+    /// | `Q8` | i8 `[N, K]` | scales `[N, K / group]` |
+    /// | GGUF | u8 `[N, K / block * bytes of a block]` | none |
+    ///
+    /// A stack has one more axis in front of all of them.
+    ///
+    /// # Errors
+    /// `DType`, `Shape`, `Layout` (rows that are not packed, a start that is not a multiple of
+    /// [`QFormat::alignment`]), `Scalar` for bits or a group that do not exist, `WrongRuntime`, `Expired`.
+    pub fn from_parts(format: QFormat, codes: &Tensor, factors: &[&Tensor]) -> Result<Self> {
+        let op = "QTensor::from_parts";
+        format.check(op)?;
+        let rt = codes.runtime();
+        if factors.len() != format.factors() {
+            let expected = format!("{format} has {}", format.factors());
+            return Err(Error::shape(op, "factors", format_args!("{} arrays", factors.len()), expected));
+        }
+        codes.check_usable(op, "codes", rt)?;
+        if codes.dtype() != format.codes_dtype() {
+            let expected = format.codes_dtype().name();
+            return Err(Error::DType { op, operand: "codes", actual: codes.dtype(), expected });
+        }
+        let shape = codes.shape();
+        let &[.., n, columns] = shape else {
+            return Err(Error::shape(op, "codes", format_args!("{shape:?}"), "it must be [N, ..] or [E, N, ..]"));
+        };
+        if shape.len() > 3 {
+            return Err(Error::shape(op, "codes", format_args!("{shape:?}"), "it must be [N, ..] or [E, N, ..]"));
+        }
+        let (bytes, group_bytes) = (columns * codes.dtype().size(), format.group_bytes());
+        if !bytes.is_multiple_of(group_bytes) {
+            let expected = format!("{format} has {group_bytes} bytes a group, so a row must hold whole groups");
+            return Err(Error::shape(op, "codes", format_args!("{shape:?}"), expected));
+        }
+        packed_rows(op, "codes", codes)?;
+        let k = bytes / group_bytes * format.group();
+        let mut wanted: Dims = shape.into();
+        wanted[shape.len() - 1] = k / format.group();
+        for (&factor, name) in factors.iter().zip(FACTOR_NAMES) {
+            factor.check_usable(op, name, rt)?;
+            let first = factors[0].dtype();
+            if !factor.dtype().is_float() || factor.dtype() != first {
+                let expected = if first.is_float() { "the dtype of `scales`" } else { "f32, f16 or bf16" };
+                return Err(Error::DType { op, operand: name, actual: factor.dtype(), expected });
+            }
+            if factor.shape() != wanted.as_slice() {
+                let expected = format!("{wanted:?} for codes {shape:?} of {format}");
+                return Err(Error::shape(op, name, format_args!("{:?}", factor.shape()), expected));
+            }
+            packed_rows(op, name, factor)?;
+        }
+        if (1usize << codes.alignment([])) < format.alignment() {
+            let expected = format!("codes of {format} start at multiples of {} bytes", format.alignment());
+            return Err(Error::layout(op, "codes", format_args!("at element {}", codes.offset()), expected));
+        }
+        let mut whole: Dims = shape.into();
+        (whole[shape.len() - 2], whole[shape.len() - 1]) = (n, k);
+        let factors = factors.iter().map(|&t| t.clone()).collect();
+        Ok(QTensor { format, layout: QLayout::Rows, shape: whole, codes: codes.clone(), factors })
+    }
+
+    /// A matrix of GGUF blocks from the bytes of a file, in a Hot buffer. `shape` is `[N, K]` or `[E, N, K]` (GGUF lists its
+    /// axes the other way round).
+    ///
+    /// # Errors
+    /// `Shape` when K is not whole blocks or `bytes` has another length, `Unsupported` for formats whose factors lie apart
+    /// (see [`from_parts`](Self::from_parts)), `OutOfMemory`.
+    pub fn from_bytes(rt: &GpuRuntime, format: QFormat, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+        let op = "QTensor::from_bytes";
+        format.check(op)?;
+        if format.factors() > 0 {
+            let what = format!("{format} in one run of bytes, because its factors lie apart (use from_parts),");
+            return Err(Error::unsupported(op, what, rt.info().kind.name()));
+        }
+        let row = row_bytes(op, format, shape)?;
+        let wanted = shape[..shape.len() - 1].iter().try_fold(row, |all, &d| all.checked_mul(d));
+        if wanted != Some(bytes.len()) {
+            let expected = format!("{format} {shape:?} has {}", wanted.map_or("more".into(), |w| w.to_string()));
+            return Err(Error::shape(op, "bytes", format_args!("{} bytes", bytes.len()), expected));
+        }
+        Self::upload(rt, format, shape, bytes, None)
+    }
+
+    /// Codes the weights of a float matrix `[N, K]` (or stack), on the host; waits for its writers. Factors beside the codes
+    /// have the element type of `weights`. Rounding is to the nearest code; a group of zeros stays zeros.
+    ///
+    /// # Errors
+    /// `DType` for weights that are not floats, `Shape` when K is not whole groups, `Scalar` for weights that are not finite
+    /// or beyond the range of the factors, and what reading and allocating report.
+    pub fn quantize(weights: &Tensor, format: QFormat) -> Result<Self> {
+        let op = "QTensor::quantize";
+        format.check(op)?;
+        let rt = weights.runtime();
+        weights.check_usable(op, "weights", rt)?;
+        if !weights.dtype().is_float() {
+            let (actual, expected) = (weights.dtype(), "f32, f16 or bf16");
+            return Err(Error::DType { op, operand: "weights", actual, expected });
+        }
+        row_bytes(op, format, weights.shape())?;
+        let values = factors_to_f32(weights.dtype(), &read_bytes(weights)?);
+        host::check_weights(op, format, weights.dtype(), &values)?;
+        let packed = host::pack(format, weights.dtype(), &values);
+        let factors = [packed.scales, packed.biases];
+        Self::upload(rt, format, weights.shape(), &packed.codes, Some((weights.dtype(), &factors)))
+    }
+
+    fn upload(
+        rt: &GpuRuntime,
+        format: QFormat,
+        shape: &[usize],
+        codes: &[u8],
+        factors: Option<(DType, &[Vec<f32>; 2])>,
+    ) -> Result<Self> {
+        let (outer, k) = (&shape[..shape.len() - 1], shape[shape.len() - 1]);
+        let with_last = |last: usize| outer.iter().copied().chain([last]).collect::<Dims>();
+        let groups = k / format.group();
+        let columns = groups * format.group_bytes() / format.codes_dtype().size();
+        let stored = write_bytes(rt, format.codes_dtype(), &with_last(columns), codes)?;
+        let mut arrays: SmallVec<[Tensor; 2]> = SmallVec::new();
+        if let Some((dtype, factors)) = factors {
+            for factor in factors.iter().take(format.factors()) {
+                arrays.push(write_bytes(rt, dtype, &with_last(groups), &factors_from_f32(dtype, factor))?);
+            }
+        }
+        let arrays: SmallVec<[&Tensor; 2]> = arrays.iter().collect();
+        Self::from_parts(format, &stored, &arrays)
+    }
+
+    /// The weights as a new f32 tensor of the same shape; computed on the host, for checks and conversions.
+    ///
+    /// # Errors
+    /// What reading and allocating report.
+    pub fn dequantize(&self) -> Result<Tensor> {
+        let factor = |i: usize| -> Result<Vec<f32>> {
+            self.factors.get(i).map_or(Ok(Vec::new()), |t| Ok(factors_to_f32(t.dtype(), &read_bytes(t)?)))
+        };
+        let weights = host::unpack(self.format, &read_bytes(&self.codes)?, &factor(0)?, &factor(1)?);
+        self.codes.runtime().from_slice(&weights, &self.shape)
+    }
+
+    /// `length` indices of axis `axis` from `start`: rows of a matrix, or matrices and rows of a stack. K is never cut.
+    ///
+    /// # Errors
+    /// `Shape` for an axis that does not exist or is K, and a range that passes the end.
+    pub fn narrow(&self, axis: usize, start: usize, length: usize) -> Result<QTensor> {
+        if axis + 1 >= self.shape.len() {
+            let expected = "rows (or matrices of a stack) can be narrowed, K cannot";
+            return Err(Error::shape("QTensor::narrow", "axis", axis, expected));
+        }
+        let mut view = self.clone();
+        view.codes = self.codes.narrow(axis, start, length)?;
+        for (part, whole) in view.factors.iter_mut().zip(&self.factors) {
+            *part = whole.narrow(axis, start, length)?;
+        }
+        view.shape[axis] = length;
+        Ok(view)
+    }
+
+    /// Matrix `index` of a stack.
+    ///
+    /// # Errors
+    /// `Shape` for a single matrix or an index past the end.
+    pub fn select(&self, index: usize) -> Result<QTensor> {
+        if self.shape.len() != 3 {
+            let actual = format_args!("{:?}", self.shape).to_string();
+            return Err(Error::shape(
+                "QTensor::select",
+                "self",
+                actual,
+                "only a stack [E, N, K] has matrices to select",
+            ));
+        }
+        let mut view = self.clone();
+        view.codes = self.codes.select(0, index)?;
+        for (part, whole) in view.factors.iter_mut().zip(&self.factors) {
+            *part = whole.select(0, index)?;
+        }
+        view.shape.remove(0);
+        Ok(view)
+    }
+
+    /// How weights are coded.
+    pub fn format(&self) -> QFormat {
+        self.format
+    }
+
+    /// The order of the bytes.
+    pub fn layout(&self) -> QLayout {
+        self.layout
+    }
+
+    /// `[N, K]` or `[E, N, K]`.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The element type of scales and biases; `None` where blocks hold them.
+    pub fn factors_dtype(&self) -> Option<DType> {
+        self.factors.first().map(Tensor::dtype)
+    }
+
+    /// The arrays: codes, then scales, then biases.
+    pub fn parts(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.codes).chain(&self.factors)
+    }
+
+    /// Bytes of all codes and factors.
+    pub fn storage_len(&self) -> usize {
+        self.parts().map(|t| t.len() * t.dtype().size()).sum()
+    }
+
+    /// The runtime of the arrays.
+    pub fn runtime(&self) -> &GpuRuntime {
+        self.codes.runtime()
+    }
+
+    /// Codes, scales and biases as kernels bind them; the codes take the place of what the format has not.
+    pub(crate) fn bound(&self) -> [&Tensor; 3] {
+        let factor = |i: usize| self.factors.get(i).unwrap_or(&self.codes);
+        [&self.codes, factor(0), factor(1)]
+    }
+
+    /// Refuses arrays of other runtimes and of ended steps.
+    pub(crate) fn check_usable(&self, op: &'static str, operand: &'static str, rt: &GpuRuntime) -> Result<()> {
+        self.parts().try_for_each(|part| part.check_usable(op, operand, rt))
+    }
+}
+
+/// Bytes of the codes of one row of this shape.
+fn row_bytes(op: &'static str, format: QFormat, shape: &[usize]) -> Result<usize> {
+    let (2..=3, Some(&k)) = (shape.len(), shape.last()) else {
+        return Err(Error::shape(op, "shape", format_args!("{shape:?}"), "it must be [N, K] or [E, N, K]"));
+    };
+    format.check_k(op, "shape", k)?;
+    Ok(k / format.group() * format.group_bytes())
+}
+
+/// Rows of a part lie one after the other; matrices of a stack may lie apart.
+fn packed_rows(op: &'static str, name: &'static str, part: &Tensor) -> Result<()> {
+    let (shape, strides) = (part.shape(), part.strides());
+    let last = shape.len() - 1;
+    let packed = (shape[last] <= 1 || strides[last] == 1) && (shape[last - 1] <= 1 || strides[last - 1] == shape[last]);
+    if packed || part.is_empty() {
+        return Ok(());
+    }
+    let actual = format!("{shape:?} with strides {strides:?}");
+    Err(Error::layout(op, name, actual, "its rows must be packed one after the other"))
+}
+
+/// The elements of a tensor of any type as bytes, in row-major order.
+fn read_bytes(tensor: &Tensor) -> Result<Vec<u8>> {
+    fn read<T: Element>(tensor: &Tensor) -> Result<Vec<u8>> {
+        Ok(bytemuck::cast_slice(&tensor.read::<T>()?).to_vec())
+    }
+    match tensor.dtype() {
+        DType::F16 => read::<half::f16>(tensor),
+        DType::Bf16 => read::<half::bf16>(tensor),
+        DType::I8 => read::<i8>(tensor),
+        DType::U8 => read::<u8>(tensor),
+        DType::U32 => read::<u32>(tensor),
+        _ => read::<f32>(tensor),
+    }
+}
+
+/// A Hot tensor with these bytes.
+fn write_bytes(rt: &GpuRuntime, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
+    let tensor = rt.uninit(dtype, shape, BufferKind::Hot)?;
+    if !tensor.is_empty() {
+        tensor.bitcast(DType::U8)?.write(bytes)?;
+    }
+    Ok(tensor)
+}
+
+#[cfg(test)]
+mod tests;
