@@ -13,9 +13,9 @@ macro_rules! args {
             #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
             pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
         )*
-        /// The text of `kernels/prelude/args.h`.
-        pub fn c_header() -> String {
-            let mut out = String::from("// Generated from src/args.rs by `cargo xtask docs`; do not edit.\n#pragma once\n");
+        /// These blocks in C.
+        pub(super) fn in_c() -> String {
+            let mut out = String::new();
             $(
                 out += concat!("struct ", stringify!($name), " {\n");
                 $( out += &format!("  {} {};\n", c_type(stringify!($ty)), stringify!($field)); )*
@@ -34,6 +34,21 @@ fn c_type(rust: &str) -> &'static str {
         "f32" => "float",
         other => unreachable!("{other} is not an argument type"),
     }
+}
+
+// Paths, because tests of the simulator include this file by its path.
+#[path = "args/attention.rs"]
+mod attention;
+#[path = "args/quant.rs"]
+mod quant;
+
+pub use attention::{AttentionArgs, CacheArgs, CombineArgs};
+pub use quant::{QuantArgs, QuantEmbedArgs};
+
+/// The text of `kernels/prelude/args.h`.
+pub fn c_header() -> String {
+    let head = "// Generated from src/args.rs by `cargo xtask docs`; do not edit.\n#pragma once\n";
+    [head, &in_c(), &attention::in_c(), &quant::in_c()].concat()
 }
 
 args! {
@@ -628,188 +643,6 @@ args! {
         /// What makes previous tokens less probable.
         penalty: f32,
     }
-    /// Attention. Strides count elements along sequence (b; page of k and v), token (t), head (h) and, in masks, key (k).
-    struct AttentionArgs {
-        /// q from sequence to sequence; 0 where queries are packed.
-        q_b: u64,
-        /// q from token to token.
-        q_t: u64,
-        /// q from head to head.
-        q_h: u64,
-        /// k from sequence to sequence, or page to page.
-        k_b: u64,
-        /// k from token to token.
-        k_t: u64,
-        /// k from head to head.
-        k_h: u64,
-        /// v from sequence to sequence, or page to page.
-        v_b: u64,
-        /// v from token to token.
-        v_t: u64,
-        /// v from head to head.
-        v_h: u64,
-        /// out from sequence to sequence; 0 where queries are packed.
-        o_b: u64,
-        /// out from token to token.
-        o_t: u64,
-        /// out from head to head.
-        o_h: u64,
-        /// The mask from sequence to sequence.
-        m_b: u64,
-        /// The mask from head to head.
-        m_h: u64,
-        /// The mask from query to query.
-        m_t: u64,
-        /// The mask from key to key.
-        m_k: u64,
-        /// The table from sequence to sequence.
-        table_s: u64,
-        /// From one length to the next.
-        length_s: u64,
-        /// From one cumulative number of queries to the next.
-        cu_s: u64,
-        /// From one sink to the next.
-        sink_s: u64,
-        /// From one first position to the next.
-        start_s: u64,
-        /// First position, in start mode 1.
-        start: u64,
-        /// Pieces of work, which threadgroups walk over.
-        work: u64,
-        /// Sequences.
-        sequences: u32,
-        /// Queries of each sequence, or of all where they are packed.
-        queries: u32,
-        /// Keys of each sequence, at most, or of all where they are packed.
-        keys: u32,
-        /// Heads of q.
-        heads: u32,
-        /// Heads of k and v.
-        kv_heads: u32,
-        /// Query heads that share a key head.
-        group: u32,
-        /// Elements of a head.
-        dim: u32,
-        /// Keys of a page; 0 for none.
-        page: u32,
-        /// Pages in memory.
-        pages: u32,
-        /// Queries of all sequences lie one after the other.
-        packed: u32,
-        /// Keys of a sequence: 0 all, 1 as many as its length, 2 between two cumulative lengths.
-        length_mode: u32,
-        /// First position: 0 not causal, 1 `start`, 2 in memory, 3 so that the last query stands at the last key.
-        start_mode: u32,
-        /// Keys that a query sees; 0 for all.
-        window: u32,
-        /// 0 none, 1 u8 (0 hides), 2 f32, 3 f16, 4 bf16 (added).
-        mask: u32,
-        /// Sinks take part (1).
-        has_sinks: u32,
-        /// Rows of one piece of work, as planned.
-        tile: u32,
-        /// Pieces that the rows of all sequences are cut into, at most.
-        tiles: u32,
-        /// Parts that the keys of a piece are split into.
-        split: u32,
-        /// Threadgroups launched; each walks pieces `g, g + groups, ..`.
-        groups: u32,
-        /// Factor of the products.
-        scale: f32,
-        /// Bound of the scores; 0 for none.
-        softcap: f32,
-        /// One over it.
-        inverse_softcap: f32,
-    }
-    /// Joins the parts of an attention: row r is query `r / heads` (of sequence `/ queries`) and head `r % heads`.
-    struct CombineArgs {
-        /// out from sequence to sequence.
-        o_b: u64,
-        /// out from token to token.
-        o_t: u64,
-        /// out from head to head.
-        o_h: u64,
-        /// From one sink to the next.
-        sink_s: u64,
-        /// Rows.
-        rows: u64,
-        /// Queries of each sequence, or of all where they are packed.
-        queries: u32,
-        /// Heads.
-        heads: u32,
-        /// Elements of a head.
-        dim: u32,
-        /// Parts of each row.
-        split: u32,
-        /// Sinks take part (1).
-        has_sinks: u32,
-        /// Threadgroups launched.
-        groups: u32,
-    }
-    /// Rows of tokens (a, and b of a second operand) and their places in caches (c and d). Row r is token `r / heads` (of
-    /// sequence `/ tokens`) and head `r % heads`.
-    struct CacheArgs {
-        /// a from sequence to sequence.
-        a_b: u64,
-        /// a from token to token.
-        a_t: u64,
-        /// a from head to head.
-        a_h: u64,
-        /// b from sequence to sequence.
-        b_b: u64,
-        /// b from token to token.
-        b_t: u64,
-        /// b from head to head.
-        b_h: u64,
-        /// c from sequence to sequence, or page to page.
-        c_b: u64,
-        /// c from slot to slot.
-        c_t: u64,
-        /// c from head to head.
-        c_h: u64,
-        /// d from sequence to sequence, or page to page.
-        d_b: u64,
-        /// d from slot to slot.
-        d_t: u64,
-        /// d from head to head.
-        d_h: u64,
-        /// The table from sequence to sequence.
-        table_s: u64,
-        /// From one first position to the next.
-        start_s: u64,
-        /// First position, where `start_known` is 1.
-        start: u64,
-        /// Rows.
-        rows: u64,
-        /// Tokens of each sequence.
-        tokens: u32,
-        /// Heads.
-        heads: u32,
-        /// Elements of a row.
-        n: u32,
-        /// Tokens that a sequence has room for.
-        capacity: u32,
-        /// Slots of a page; 0 for none.
-        page: u32,
-        /// Pages in memory.
-        pages: u32,
-        /// Pages of a sequence.
-        width: u32,
-        /// Positions are taken modulo the capacity (1).
-        ring: u32,
-        /// The first position is `start` (1) or in memory (0).
-        start_known: u32,
-        /// Vectors of a row, of both operands where there are two.
-        vectors: u32,
-        /// Vectors of a row of one operand.
-        vectors_of_one: u32,
-        /// Whole rows that a thread steps over to its next vector.
-        step_rows: u32,
-        /// Vectors that it steps over beyond them.
-        step_vectors: u32,
-        /// Nothing; keeps the size a multiple of 8.
-        unused: u32,
-    }
     /// Rows of equal width copied or filled, in units of 1, 4 or 16 bytes.
     struct TransferArgs {
         /// Units from one row of the source to the next.
@@ -824,100 +657,6 @@ args! {
         groups: u32,
         /// What is filled in.
         value: u32,
-    }
-    /// `y = act(x W^T + bias) + residual`, W quantised: one matrix, two (gated), or three with an output each.
-    struct QuantArgs {
-        /// Stride between rows of x.
-        x_rs: u64,
-        /// Stride between rows of the residual.
-        r_rs: u64,
-        /// Stride between rows of the first output.
-        y0_rs: u64,
-        /// Stride between rows of the second output.
-        y1_rs: u64,
-        /// Stride between rows of the third output.
-        y2_rs: u64,
-        /// Bytes of a row of codes.
-        row: u64,
-        /// Rows of x.
-        m: u32,
-        /// Rows of the first matrix.
-        n0: u32,
-        /// Rows of the second matrix.
-        n1: u32,
-        /// Rows of the third matrix.
-        n2: u32,
-        /// Length of the sums.
-        k: u32,
-        /// Weights that share factors.
-        group: u32,
-        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
-        factors: u32,
-        /// Element type of the outputs, by the same numbers.
-        output: u32,
-        /// Bit i: matrix i has a bias.
-        bias: u32,
-        /// Biases have the outputs' type (1) or are f32 (0).
-        bias_typed: u32,
-        /// A residual is added (1).
-        residual: u32,
-        /// [`Activation`](crate::Activation) as a number.
-        activation: u32,
-        /// Matrices of weights.
-        matrices: u32,
-        /// The output is `act(first) * second` (1).
-        gated: u32,
-        /// Rows of one tile, as planned.
-        tile_m: u32,
-        /// Columns of one tile, as planned.
-        tile_n: u32,
-        /// Depth of one step along k, as planned.
-        tile_k: u32,
-        /// Threadgroups launched.
-        groups: u32,
-    }
-    /// `y[r] = scale * table[ids[r]]` with a quantised table. Rows split as in [`RmsNormArgs`].
-    struct QuantEmbedArgs {
-        /// Stride of y along the outermost row index.
-        y_s0: u64,
-        /// Stride of y along the middle row index.
-        y_s1: u64,
-        /// Stride of y along the innermost row index.
-        y_s2: u64,
-        /// Stride of ids along the outermost row index.
-        i_s0: u64,
-        /// Stride of ids along the middle row index.
-        i_s1: u64,
-        /// Stride of ids along the innermost row index.
-        i_s2: u64,
-        /// Number of ids.
-        rows: u64,
-        /// Bytes of a row of codes.
-        row: u64,
-        /// Extent of the middle row index.
-        r1: u32,
-        /// Extent of the innermost row index.
-        r2: u32,
-        /// Elements of a row.
-        n: u32,
-        /// Vectors of 32 elements of a row.
-        vectors: u32,
-        /// Whole rows that a thread steps over to its next vector.
-        step_rows: u32,
-        /// Vectors that it steps over beyond them.
-        step_vectors: u32,
-        /// Rows of the table.
-        vocabulary: u32,
-        /// Ids are i32 (1) or u32 (0).
-        is_signed: u32,
-        /// Weights that share factors.
-        group: u32,
-        /// Element type of factors beside the codes: 0 f32, 1 f16, 2 bf16.
-        factors: u32,
-        /// Elements are multiplied by `scale` (1) or stored as they are (0).
-        scaled: u32,
-        /// The factor.
-        scale: f32,
     }
 }
 

@@ -136,7 +136,7 @@ impl Layer {
         let [q, k, v, attended] = [&q, &k, &v, &room.attended].map(one_sequence);
         let (q, k, v, attended) = (q?, k?, v?, attended?);
         let at = Scalar::Device(start);
-        KvStore::pair(&k, &v, &cache.k, &cache.v, at).run_on(s)?;
+        KvStore::pair(&k, &cache.k, &v, &cache.v, at).run_on(s)?;
         let attention = Attention::new(&q, &cache.k, &cache.v, &attended).causal(at);
         match window.and_then(|w| u32::try_from(w).ok()) {
             Some(window) => attention.window(window).run_on(s)?,
@@ -203,7 +203,7 @@ impl Layer {
     ) -> Result<()> {
         let Some(norm) = norm else { return Ok(w.multiply(s, y, &room.x, true)?) };
         w.multiply(s, y, &room.normed, false)?;
-        RmsNorm::new(&room.normed, norm, &room.x).eps(c.eps).add(&room.x).run_on(s)?;
+        RmsNorm::new(&room.normed, norm, &room.x).eps(c.eps).then_add(&room.x).run_on(s)?;
         Ok(())
     }
 }
