@@ -315,6 +315,15 @@ struct SampleArgs {
   float penalty;
 };
 static_assert(sizeof(SampleArgs) == 152, "args layout");
+struct TransferArgs {
+  ulong from_pitch;
+  ulong to_pitch;
+  ulong width;
+  ulong total;
+  uint groups;
+  uint value;
+};
+static_assert(sizeof(TransferArgs) == 40, "args layout");
 struct AttentionArgs {
   ulong q_b;
   ulong q_t;
@@ -410,15 +419,6 @@ struct CacheArgs {
   uint unused;
 };
 static_assert(sizeof(CacheArgs) == 184, "args layout");
-struct TransferArgs {
-  ulong from_pitch;
-  ulong to_pitch;
-  ulong width;
-  ulong total;
-  uint groups;
-  uint value;
-};
-static_assert(sizeof(TransferArgs) == 40, "args layout");
 struct QuantArgs {
   ulong x_rs;
   ulong r_rs;
