@@ -14,7 +14,7 @@ pub(crate) enum Matrix {
     /// f32, f16 or bf16.
     Dense(Tensor),
     /// A block format, read in place.
-    Quantized(QTensor),
+    Quantized(Box<QTensor>),
 }
 
 impl Matrix {
@@ -77,7 +77,8 @@ impl<'f> Loader<'f> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
-        Ok(Matrix::Quantized(QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?))
+        let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
+        Ok(Matrix::Quantized(Box::new(matrix)))
     }
 
     /// A vector in f32, as norms want it.

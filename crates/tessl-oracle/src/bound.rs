@@ -71,7 +71,7 @@ pub fn rms_norm(n: usize, y: f64, weight: f64, offset: f64) -> f64 {
 
 /// Largest errors of the elements of a row of layer_norm before they are rounded; `y` are the exact values.
 ///
-/// Kernels work on d = x - x[0], rounded once. Their mean m is off by `(sum(n) + 2u) mean|d|`, so e = d - m by
+/// Kernels work on d = x - `x[0]`, rounded once. Their mean m is off by `(sum(n) + 2u) mean|d|`, so e = d - m by
 /// E = `u |d| + that + u |e|`. The variance is that of all e: `2 mean|e E| + mean E^2`, and `sum(n) + 3u` of itself; half of
 /// it, relative to variance + eps, is that of the reciprocal root, which adds 4u; two products and the bias add 3u.
 pub fn layer_norm(x: &[f64], weight: impl Fn(usize) -> f64, y: &[f64], eps: f64) -> Vec<f64> {

@@ -10,7 +10,7 @@ pub mod gemm;
 pub mod norm;
 
 #[path = "../../../tessl/src/args.rs"]
-#[allow(unreachable_pub, clippy::cast_possible_truncation)]
+#[allow(unreachable_pub, unused_imports, clippy::cast_possible_truncation)]
 pub mod args;
 
 /// The orders under which every kernel runs: a missing barrier may be harmless in one of them.

@@ -54,7 +54,7 @@ args! {
         /// Threadgroups launched.
         groups: u32,
     }
-    /// `y[r] = scale * table[ids[r]]` with a quantised table. Rows split as in [`RmsNormArgs`].
+    /// `y[r] = scale * table[ids[r]]` with a quantised table. Rows split as in [`RmsNormArgs`](super::RmsNormArgs).
     struct QuantEmbedArgs {
         /// Stride of y along the outermost row index.
         y_s0: u64,

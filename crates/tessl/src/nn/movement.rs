@@ -83,7 +83,7 @@ operation!(Copy, MovementDesc, |checked| checked.desc);
 /// | x | `[.., m, n]` | any |
 /// | y | `[.., n, m]`, or x's extents in the new order | x's |
 ///
-/// A [`Copy`] of the permuted view, with all that it says about strides; y does not overlap x.
+/// A [`Copy`](struct@Copy) of the permuted view, with all that it says about strides; y does not overlap x.
 ///
 /// ```
 /// use tessl::{nn::Transpose, Device, GpuRuntime};

@@ -17,7 +17,7 @@ const OP: &str = "concat";
 /// | inputs | y's, but for the axis | any, all the same |
 /// | y | the extents of the inputs along the axis add up to its | theirs |
 ///
-/// One [`Copy`] for each input that is not empty, with all that it says about strides: any bits, any views. An input may
+/// One [`Copy`](struct@crate::nn::Copy) for each input that is not empty, with all that it says about strides: any bits, any views. An input may
 /// be exactly its part of y, which then costs nothing; y does not overlap the inputs otherwise.
 ///
 /// ```
