@@ -411,7 +411,7 @@ mod tests {
             ("crates/tessl/fuzz/Cargo.toml", "[workspace]\n"),
             ("Cargo.toml", "[workspace]\n"),
             ("scripts/nvrtc_check.py", ""),
-            ("crates/tessl/examples/gemm.rs", ""),
+            ("crates/tessl/examples/gemm.rs", "fn main() {}"),
         ]);
         let full = names(&tree);
         for name in ["sim-0", "sim-random", "asan", "nested:mock", "nvrtc", "examples", "python"] {

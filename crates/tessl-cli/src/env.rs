@@ -96,6 +96,13 @@ pub const VARIABLES: &[Variable] = &[
         TESTS,
         "schedule of the simulator: 0 forward, 1 backward, else a random order",
     ),
+    var(
+        "TESSL_SIM_CASES",
+        "text",
+        "all cases",
+        TESTS,
+        "the simulator runs the conformance cases whose name has this in it",
+    ),
     var("TESSL_SIM_MUTANT", "number", "set by the tests", TESTS, "which planted bug a child process runs"),
     var(
         "TESSL_SIM_WRONG",

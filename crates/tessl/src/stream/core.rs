@@ -386,13 +386,12 @@ impl StreamCore {
                 true
             }
         };
-        // The owner may be submitting; what it retires is as good.
-        if let Ok(mut submission) = self.submission.try_lock() {
-            self.retire(&mut submission);
-        }
         if !done {
             return Ok(false);
         }
+        // Not `try_lock`: while another thread submits, what the finished commands reported would stay unseen, and the
+        // caller would read results that a fault left unwritten. `flush_to` has waited for the same lock already.
+        self.retire(&mut lock(&self.submission));
         let mut pending = lock(&self.pending);
         match &mut pending.failure {
             Some(failure) => Err(failure.error.take().unwrap_or(Error::Poisoned { op: "wait", failed: failure.label })),

@@ -4,7 +4,7 @@ use crate::support::within_a_minute;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tessl::device::{Backend, FaultRecord, Fence, MemoryUse, PipelineId, Queue, RawMemory};
 use tessl::plan::KernelKey;
 use tessl::stream::Batch;
@@ -22,6 +22,9 @@ struct Plan {
     fail_wait: AtomicBool,
     lose_device: AtomicBool,
     fault: AtomicBool,
+    /// 1: the next submission does not complete by itself. 2: somebody may wait for it. 3: somebody waits. The submission
+    /// after that completes both, with a fault, and takes its time before it returns.
+    overlap: AtomicU64,
 }
 
 /// A device with real memory on which every kernel does nothing; failures on command.
@@ -84,6 +87,19 @@ impl Backend for Faulty {
 
 impl Queue for FaultyQueue {
     unsafe fn submit(&self, batch: &Batch, _: &[Fence], signal: u64) -> tessl::Result<()> {
+        match self.plan.overlap.load(Ordering::SeqCst) {
+            1 => {
+                self.plan.overlap.store(2, Ordering::SeqCst);
+                return Ok(());
+            }
+            3 => {
+                self.plan.fault.store(true, Ordering::SeqCst);
+                self.completed.fetch_max(signal, Ordering::SeqCst);
+                self.plan.overlap.store(0, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            _ => {}
+        }
         self.completed.fetch_max(signal, Ordering::SeqCst);
         if let Some(command) = batch.commands().first() {
             self.first.store(command.seq, Ordering::SeqCst);
@@ -102,6 +118,11 @@ impl Queue for FaultyQueue {
     }
 
     fn wait(&self, _: u64, _: Option<Instant>) -> tessl::Result<bool> {
+        if self.plan.overlap.compare_exchange(2, 3, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            while self.plan.overlap.load(Ordering::SeqCst) == 3 {
+                std::thread::yield_now();
+            }
+        }
         if self.plan.fail_wait.swap(false, Ordering::SeqCst) {
             return Err(Error::device("wait", 999, "the wait failed", Scope::Stream));
         }
@@ -193,6 +214,27 @@ fn faults_of_kernels_are_found_at_the_next_wait() {
     let right = matches!(error, Error::Fault { kind: FaultKind::IndexOutOfRange, index: 3, value: -7, .. });
     assert!(right, "{error:?}");
     assert!(error.to_string().contains("reported by a later call"), "{error}");
+}
+
+/// A reader learns of a fault also while another thread is submitting to the stream.
+#[test]
+fn a_fault_is_not_lost_behind_a_submission() {
+    let (rt, plan) = faulty();
+    let [a, b, c] = operands(&rt);
+    let other = rt.alloc_tensor_f32(&[2, 4]).unwrap();
+    rt.synchronize().unwrap();
+    rt.set_async_encode(false);
+    plan.overlap.store(1, Ordering::SeqCst);
+    Gemm::new(&a, &b, &c).run().unwrap();
+    let reader = std::thread::spawn(move || c.read::<f32>());
+    let started = Instant::now();
+    while plan.overlap.load(Ordering::SeqCst) != 3 {
+        assert!(started.elapsed() < Duration::from_secs(60), "the reader does not wait");
+        std::thread::yield_now();
+    }
+    Gemm::new(&a, &b, &other).run().unwrap();
+    let error = reader.join().unwrap().unwrap_err();
+    assert!(matches!(error, Error::Fault { index: 3, value: -7, .. }), "{error:?}");
 }
 
 /// A failed allocation is a typed error after the cache was given back, and the next call works.

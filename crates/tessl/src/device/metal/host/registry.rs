@@ -32,7 +32,7 @@ pub(super) struct Pipeline {
 }
 
 struct Compiled {
-    library: Obj<dyn MTLLibrary>,
+    handle: Obj<dyn MTLLibrary>,
     /// The text, for what reflection does not tell; `None` for a compiled library.
     text: Option<Arc<str>>,
     builtin: bool,
@@ -84,7 +84,7 @@ impl Registry {
         if let Some(id) = self.names().pipelines.get(key) {
             return Ok(*id);
         }
-        let compiled = self.library(key)?;
+        let compiled = self.compiled(key)?;
         let pipeline = self.build(key, &compiled)?;
         let mut names = self.names();
         if let Some(id) = names.pipelines.get(key) {
@@ -110,8 +110,8 @@ impl Registry {
     pub(super) fn add_source(&self, name: &str, text: &str) -> Result<()> {
         self.check_new(name)?;
         let text = source::user(text);
-        let library = self.compile(name, &text)?;
-        self.add(name, Compiled { library, text: Some(text.into()), builtin: false })
+        let handle = self.compile(name, &text)?;
+        self.add(name, Compiled { handle, text: Some(text.into()), builtin: false })
     }
 
     /// Loads a compiled library; it goes by its file's name without the ending.
@@ -122,10 +122,10 @@ impl Registry {
         let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         self.check_new(&name)?;
         let url = NSURL::fileURLWithPath(&ns(&path.to_string_lossy()));
-        let library = device
+        let handle = device
             .newLibraryWithURL_error(&url)
             .map_err(|e| Error::Device(Box::new(error("newLibrary", &e, &path.to_string_lossy(), Scope::Call))))?;
-        self.add(&name, Compiled { library, text: None, builtin: false })
+        self.add(&name, Compiled { handle, text: None, builtin: false })
     }
 
     fn check_new(&self, name: &str) -> Result<()> {
@@ -134,7 +134,7 @@ impl Registry {
     }
 
     fn add(&self, name: &str, compiled: Compiled) -> Result<()> {
-        let kernels: Vec<String> = items(&compiled.library.functionNames()).map(|n| n.to_string()).collect();
+        let kernels: Vec<String> = items(&compiled.handle.functionNames()).map(|n| n.to_string()).collect();
         let mut names = self.names();
         // Asked again under the lock, so that of two threads one gets the error.
         if names.libraries.contains_key(name) {
@@ -149,7 +149,7 @@ impl Registry {
     }
 
     /// The library of a kernel: the caller's, or one of our own, compiled at first use.
-    fn library(&self, key: &KernelKey) -> Result<Arc<Compiled>> {
+    fn compiled(&self, key: &KernelKey) -> Result<Arc<Compiled>> {
         let text = source::module(&key.module);
         let slot = {
             let mut names = self.names();
@@ -164,8 +164,8 @@ impl Registry {
             return Ok(compiled.clone());
         }
         let text = text.ok_or_else(|| missing(key))?;
-        let library = self.compile(&key.module, &text)?;
-        let compiled = Arc::new(Compiled { library, text: Some(text.into()), builtin: true });
+        let handle = self.compile(&key.module, &text)?;
+        let compiled = Arc::new(Compiled { handle, text: Some(text.into()), builtin: true });
         Ok(slot.insert(compiled).clone())
     }
 
@@ -179,18 +179,18 @@ impl Registry {
         descriptor.setName(Some(&ns(name)));
         descriptor.setSource(Some(&ns(text)));
         descriptor.setOptions(Some(&options));
-        let library = self.compiler.newLibraryWithDescriptor_error(&descriptor);
+        let handle = self.compiler.newLibraryWithDescriptor_error(&descriptor);
         tracing::debug!(target: "tessl::metal", "compiled {name} in {} ms", started.elapsed().as_millis());
-        library.map_err(|e| Error::Device(Box::new(error("newLibrary", &e, name, Scope::Call))))
+        handle.map_err(|e| Error::Device(Box::new(error("newLibrary", &e, name, Scope::Call))))
     }
 
     fn build(&self, key: &KernelKey, compiled: &Compiled) -> Result<Pipeline> {
-        if !items(&compiled.library.functionNames()).any(|n| n.to_string() == *key.name) {
+        if !items(&compiled.handle.functionNames()).any(|n| n.to_string() == *key.name) {
             return Err(missing(key));
         }
         let function = MTL4LibraryFunctionDescriptor::new();
         function.setName(Some(&ns(&key.name)));
-        function.setLibrary(Some(&compiled.library));
+        function.setLibrary(Some(&compiled.handle));
         let specialized = MTL4SpecializedFunctionDescriptor::new();
         specialized.setFunctionDescriptor(Some(&function));
         let values = constants(key, compiled)?;
