@@ -14,5 +14,5 @@ pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use error::{LlmError, Result};
 pub use file::WeightFile;
 pub use model::Model;
-pub use session::Session;
-pub use tokenizer::{TokenStream, Tokenizer};
+pub use session::{Sampling, Session};
+pub use tokenizer::{Message, Role, TokenStream, Tokenizer};

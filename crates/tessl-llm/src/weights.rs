@@ -47,11 +47,13 @@ pub(crate) struct Loader<'f> {
     rt: &'f GpuRuntime,
     file: &'f WeightFile,
     taken: RefCell<BTreeSet<String>>,
+    /// Told the bytes of each tensor that has been read.
+    progress: &'f dyn Fn(u64),
 }
 
 impl<'f> Loader<'f> {
-    pub(crate) fn new(rt: &'f GpuRuntime, file: &'f WeightFile) -> Self {
-        Loader { rt, file, taken: RefCell::default() }
+    pub(crate) fn new(rt: &'f GpuRuntime, file: &'f WeightFile, progress: &'f dyn Fn(u64)) -> Self {
+        Loader { rt, file, taken: RefCell::default(), progress }
     }
 
     /// Whether the file has this tensor.
@@ -116,6 +118,7 @@ impl<'f> Loader<'f> {
             .map_err(|_| LlmError::file(self.file.path(), format!("tensor `{}` is too large", info.name)))?;
         let mut bytes = vec![0; length];
         self.file.read(info, 0, &mut bytes)?;
+        (self.progress)(info.bytes);
         Ok(bytes)
     }
 

@@ -37,7 +37,7 @@ fn floats(list: &Value) -> Vec<f64> {
 fn follows(session: &mut Session<'_>, name: &str, golden: &Value, t: &Tolerance) {
     for row in golden["rows"].as_array().unwrap() {
         let prompt = row["prompt"].as_str().unwrap();
-        session.clear();
+        session.clear().unwrap();
         session.extend(&ids(&row["prompt_tokens"])).unwrap();
         let logits = session.logits().unwrap();
         let off = |v: &Value| {
@@ -58,7 +58,7 @@ fn follows(session: &mut Session<'_>, name: &str, golden: &Value, t: &Tolerance)
         assert_eq!(got, wanted[..count], "{prompt:?}");
     }
     let forced = &golden["teacher_forced"];
-    session.clear();
+    session.clear().unwrap();
     let nll = session.score(&ids(&forced["tokens"])).unwrap();
     let mean = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
     let wanted = forced["mean_nll"].as_f64().unwrap();

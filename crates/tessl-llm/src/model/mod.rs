@@ -38,9 +38,18 @@ impl Model {
     /// What opening reports; `File` for tensors that are missing or of another shape than the metadata say;
     /// `Unsupported` for parts that this crate does not compute; what tessl reports.
     pub fn load(rt: &GpuRuntime, file: &WeightFile) -> Result<Self> {
+        Self::load_with(rt, file, &|_| ())
+    }
+
+    /// As [`load`](Self::load); `progress` is told the bytes of each tensor when it has been read. Together they are
+    /// [`WeightFile::bytes`].
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(rt: &GpuRuntime, file: &WeightFile, progress: &dyn Fn(u64)) -> Result<Self> {
         let config = ModelConfig::from_file(file)?;
         let tokenizer = Tokenizer::from_file(file)?;
-        let loader = Loader::new(rt, file);
+        let loader = Loader::new(rt, file, progress);
         let table = [tokenizer.vocabulary(), config.width];
         let embedding = loader.matrix("token_embd.weight", table, ACTIVATIONS)?;
         let layers = (0..config.layers).map(|i| Layer::load(&loader, &config, i)).collect::<Result<_>>()?;

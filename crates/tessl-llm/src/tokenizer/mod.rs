@@ -2,12 +2,15 @@
 //! tells it what the file means.
 
 mod build;
+mod chat;
 mod stream;
 
+pub use chat::{Message, Role};
 pub use stream::TokenStream;
 
 use crate::error::{LlmError, Result};
 use crate::file::WeightFile;
+use chat::Template;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The tokenizer of a model.
@@ -29,6 +32,7 @@ pub struct Tokenizer {
     vocabulary: usize,
     begin: Option<u32>,
     end: Vec<u32>,
+    template: Option<Template>,
 }
 
 impl Tokenizer {
@@ -38,10 +42,6 @@ impl Tokenizer {
     /// `File` for a vocabulary that is missing or contradicts itself, `Unsupported` for another kind.
     pub fn from_file(file: &WeightFile) -> Result<Self> {
         build::from_gguf(file)
-    }
-
-    fn new(inner: tokenizers::Tokenizer, vocabulary: usize, begin: Option<u32>, end: Vec<u32>) -> Self {
-        Tokenizer { inner: Mutex::new(inner), vocabulary, begin, end }
     }
 
     fn lock(&self) -> MutexGuard<'_, tokenizers::Tokenizer> {
