@@ -25,7 +25,7 @@ fn text_goes_to_stdout_and_figures_to_stderr() {
     let (out, err) = (text(&run.stdout), text(&run.stderr));
     assert!(run.status.success(), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
-    for figure in ["on cpu", "3 prompt tokens", "the first of", "tokens/s"] {
+    for figure in ["on cpu", "3 prompt tokens", "the first of", "tokens/s", "from 2 graphs"] {
         assert!(err.contains(figure), "{figure}: {err}");
     }
     let told = json(&["generate", "--model", &path, "--prompt", "abc", "--max-tokens", "12", "--json"]);
@@ -36,6 +36,8 @@ fn text_goes_to_stdout_and_figures_to_stderr() {
     assert!(told["stop"] == "end" && tokens.len() < 12 || told["stop"] == "length" && tokens.len() == 12, "{told}");
     assert!(told["load_seconds"].as_f64().unwrap() > 0.0 && told["first_token_seconds"].as_f64().unwrap() > 0.0);
     assert!(told["tokens_per_second"].as_f64().unwrap() > 0.0);
+    let graphs = &told["graphs"];
+    assert!(graphs["captures"] == 2 && graphs["fallbacks"] == 0 && graphs["replays"].as_u64().unwrap() > 1, "{told}");
 }
 
 #[test]

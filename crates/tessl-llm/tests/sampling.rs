@@ -1,23 +1,11 @@
 //! Tokens that are drawn, and the sequence that they become part of.
 
 mod gguf;
+mod session;
 mod tiny;
 
-use tessl::{Device, GpuRuntime, RuntimeOptions};
-use tessl_llm::{Message, Model, Sampling, Session, WeightFile};
-
-fn model(tiny: tiny::Tiny, threads: usize) -> Model {
-    let rt = GpuRuntime::with_options(&RuntimeOptions::new().device(Device::cpu()).threads(threads)).unwrap();
-    let file = tiny.file();
-    Model::load(&rt, &WeightFile::open(&file.0).unwrap()).unwrap()
-}
-
-fn continued(session: &mut Session<'_>, sampling: &Sampling, count: usize) -> Vec<u32> {
-    (0..count).map(|_| session.generate(sampling).unwrap()).collect()
-}
-
-const PROMPT: [u32; 5] = [3, 14, 15, 9, 2];
-const WARM: Sampling = Sampling { temperature: 1.5, top_k: 40, top_p: 0.98, min_p: 0.001, seed: 7, ..Sampling::GREEDY };
+use session::{PROMPT, WARM, continued, model};
+use tessl_llm::{Message, Sampling, Session};
 
 #[test]
 fn the_same_seed_gives_the_same_tokens() {

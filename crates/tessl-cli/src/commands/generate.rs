@@ -6,7 +6,7 @@ use crate::ui::{self, Progress};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tessl::Device;
+use tessl::{Device, GraphStats};
 use tessl_llm::{Message, Model, Sampling, Session, TokenStream, WeightFile};
 
 #[derive(Debug, clap::Args)]
@@ -77,6 +77,7 @@ struct Answer {
     stop: &'static str,
     first: Duration,
     rest: Duration,
+    graphs: GraphStats,
 }
 
 impl Answer {
@@ -112,17 +113,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "load_seconds": load.as_secs_f64(),
             "first_token_seconds": answer.first.as_secs_f64(),
             "tokens_per_second": answer.rate(),
+            "graphs": answer.graphs,
         }));
     }
     let rate = answer.rate().map_or_else(String::new, |rate| format!(", then {rate:.1} tokens/s"));
     ui::note(format_args!(
-        "{} on {}: loaded in {}; {} prompt tokens, the first of {} new ones after {}{rate}",
+        "{} on {}: loaded in {}; {} prompt tokens, the first of {} new ones after {}{rate}; {} steps replayed from {} graphs",
         args.model.display(),
         rt.device(),
         ui::seconds(load.as_secs_f64()),
         answer.prompt.len(),
         answer.tokens.len(),
         ui::seconds(answer.first.as_secs_f64()),
+        answer.graphs.replays,
+        answer.graphs.captures,
     ));
     Ok(())
 }
@@ -167,5 +171,5 @@ fn answer(args: &Args, model: &Model) -> Result<Answer> {
     tell(&last)?;
     tell("\n")?;
     text += &last;
-    Ok(Answer { prompt, tokens, text, stop, first: first.unwrap_or_default(), rest })
+    Ok(Answer { prompt, tokens, text, stop, first: first.unwrap_or_default(), rest, graphs: session.graph_stats() })
 }

@@ -1,6 +1,8 @@
 //! Models: weights in device memory, and the operations of a forward pass.
 
+mod cache;
 mod layer;
+mod room;
 
 use crate::config::{Architecture, ModelConfig, RopeScaling};
 use crate::error::Result;
@@ -11,7 +13,8 @@ use layer::Layer;
 use tessl::nn::{RmsNorm, RopeFrequencies};
 use tessl::{DType, GpuRuntime, Stream, Tensor};
 
-pub(crate) use layer::{Cache, Room};
+pub(crate) use cache::{Cache, Place};
+pub(crate) use room::Room;
 
 /// A model in device memory.
 #[derive(Debug)]
@@ -83,29 +86,29 @@ impl Model {
         &self.rt
     }
 
-    /// Hidden states of the tokens in `ids` [T], which stand at `start` and after, left in `room.x`; their keys and values
-    /// go into the caches.
+    /// Hidden states of the tokens in `ids` [T], left in `room.x`; their keys and values go into the caches.
     pub(crate) fn forward(
         &self,
         s: &mut Stream,
         ids: &Tensor,
-        start: &Tensor,
+        place: Place<'_>,
         room: &Room,
         caches: &[Cache],
-    ) -> Result<()> {
+    ) -> tessl::Result<()> {
         #[allow(clippy::cast_precision_loss)]
         let scale = (self.config.architecture == Architecture::Gemma3).then(|| (self.config.width as f32).sqrt());
+        room.look(s, place)?;
         self.embedding.rows(s, ids, &room.x, scale)?;
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
             let window = if self.config.has_window(i) { self.config.window } else { None };
             let frequencies = if window.is_some() { &self.frequencies_local } else { &self.frequencies };
-            layer.forward(s, &self.config, start, room, cache, frequencies, window)?;
+            layer.forward(s, &self.config, place, room, cache, frequencies, window)?;
         }
         Ok(())
     }
 
     /// Logits [T, vocabulary] of hidden states [T, width]; `normed` is room for their norm.
-    pub(crate) fn logits(&self, s: &mut Stream, x: &Tensor, normed: &Tensor, logits: &Tensor) -> Result<()> {
+    pub(crate) fn logits(&self, s: &mut Stream, x: &Tensor, normed: &Tensor, logits: &Tensor) -> tessl::Result<()> {
         RmsNorm::new(x, &self.norm, normed).eps(self.config.eps).run_on(s)?;
         self.head.as_ref().unwrap_or(&self.embedding).multiply(s, normed, logits, false)?;
         Ok(())

@@ -1,17 +1,23 @@
 //! One conversation: caches, position and the tokens that follow.
 
 mod choice;
+mod step;
 
 pub use choice::Sampling;
 
 use crate::error::{LlmError, Result};
-use crate::model::{Cache, Model, Room};
+use crate::model::{Cache, Model, Place, Room};
 use choice::Choice;
+use step::{Form, Step};
 use tessl::nn::{ArgMax, Copy, LogSoftmax};
-use tessl::{BufferKind, DType, Stream, Tensor};
+use tessl::{Buckets, BufferKind, DType, DeviceKind, GraphSet, GraphStats, Stream, Tensor};
 
 /// Tokens that go through the layers together.
 const CHUNK: usize = 512;
+/// Lengths up to this one share a graph.
+const LEAST_BUCKET: usize = 256;
+/// Graphs of a session, at most: a dozen buckets with two sides and two ways to choose.
+const GRAPHS: usize = 48;
 
 /// The state of one sequence.
 ///
@@ -40,6 +46,12 @@ pub struct Session<'m> {
     start: Tensor,
     choice: Choice,
     best: Tensor,
+    graphs: GraphSet<Form>,
+    buckets: Buckets,
+    captures: bool,
+    ahead: bool,
+    /// The step that takes the chosen token in has been given to the device.
+    queued: bool,
     /// Tokens whose keys and values are in the caches.
     position: usize,
     /// The token of this side was chosen and has not been taken in.
@@ -61,12 +73,17 @@ impl<'m> Session<'m> {
         };
         Ok(Session {
             stream: rt.stream()?,
-            caches: (0..c.layers).map(|_| Cache::new(rt, c, capacity)).collect::<Result<_>>()?,
-            room: Room::new(rt, c, CHUNK.min(capacity))?,
+            caches: (0..c.layers).map(|layer| Cache::new(rt, c, layer, capacity)).collect::<Result<_>>()?,
+            room: Room::new(rt, c, CHUNK.min(capacity), capacity)?,
             ids: rt.zeros(DType::U32, &[CHUNK.min(capacity)], BufferKind::Hot)?,
             start: rt.zeros(DType::U32, &[1], BufferKind::Hot)?,
             choice: Choice::new(rt, model.tokenizer().vocabulary(), rows)?,
             best: rt.zeros(DType::U32, &[1], BufferKind::Hot)?,
+            graphs: GraphSet::new(GRAPHS),
+            buckets: Buckets::new(LEAST_BUCKET, capacity),
+            captures: true,
+            ahead: rt.profile().kind != DeviceKind::Cpu,
+            queued: false,
             position: 0,
             chosen: None,
             capacity,
@@ -92,7 +109,7 @@ impl<'m> Session<'m> {
             last = chunk.len() - 1;
         }
         let (x, normed) = (self.room.x.narrow(0, last, 1)?, self.room.normed.narrow(0, last, 1)?);
-        self.model.logits(&mut self.stream, &x, &normed, &self.choice.logits)
+        Ok(self.model.logits(&mut self.stream, &x, &normed, &self.choice.logits)?)
     }
 
     /// Chooses the next token and adds it to the sequence. The caches take it in with the next call, so that the last token of
@@ -105,21 +122,48 @@ impl<'m> Session<'m> {
             let (n, room) = (self.position(), self.capacity);
             return Err(LlmError::Tokenizer(format!("a sequence of {n} tokens with room for {room} has no next one")));
         }
-        self.choice.set(sampling, &mut self.stream)?;
+        let changed = self.choice.set(sampling, &mut self.stream)?;
         let side = match self.chosen {
             None => {
-                let position = u32::try_from(self.position).expect("INVARIANT: the capacity was checked");
+                let position = counted(self.position);
                 self.choice.positions[0].write_on(&[position], &mut self.stream)?;
                 self.choice.choose(&mut self.stream, self.choice.method(), 0)?;
                 0
             }
             Some(side) => {
-                self.step(side)?;
+                if !self.queued {
+                    self.step(side)?;
+                } else if changed {
+                    // The step took the token in, but chose the next one in the old way.
+                    self.choice.choose(&mut self.stream, self.choice.method(), 1 - side)?;
+                }
+                (self.position, self.queued) = (self.position + 1, false);
                 1 - side
             }
         };
         self.chosen = Some(side);
+        if self.ahead && self.position < self.capacity {
+            self.step(side)?;
+            self.queued = true;
+        }
         Ok(self.choice.tokens[side].read::<u32>()?[0])
+    }
+
+    /// Whether steps of [`generate`](Self::generate) are captured once and replayed (as they are to begin with) or encoded anew.
+    /// The results have the same bits.
+    pub fn capture(&mut self, captures: bool) {
+        self.captures = captures;
+    }
+
+    /// Whether the step that takes a token in is given to the device before the token is read, so that the device does not wait
+    /// for the host. To begin with it is so on GPUs; the CPU would only finish a step before it tells the token.
+    pub fn run_ahead(&mut self, ahead: bool) {
+        self.ahead = ahead;
+    }
+
+    /// Graphs made and steps replayed so far.
+    pub fn graph_stats(&self) -> GraphStats {
+        self.graphs.stats()
     }
 
     /// The most likely next token; it is not added.
@@ -173,7 +217,7 @@ impl<'m> Session<'m> {
     /// What tessl reports.
     pub fn clear(&mut self) -> Result<()> {
         self.choice.forget(&mut self.stream, 0)?;
-        (self.position, self.chosen) = (0, None);
+        (self.position, self.chosen, self.queued) = (0, None, false);
         Ok(())
     }
 
@@ -201,38 +245,50 @@ impl<'m> Session<'m> {
                 self.capacity
             )));
         }
-        self.follow(side)?;
-        self.position += 1;
-        self.chosen = None;
+        if self.queued {
+            self.choice.forget(&mut self.stream, self.position + 1)?;
+        } else {
+            let keys = self.keys(self.position + 1);
+            let Session { model, stream, caches, room, choice, .. } = self;
+            Step { model, caches, room, choice }.take_in(stream, keys, side)?;
+        }
+        (self.position, self.chosen, self.queued) = (self.position + 1, None, false);
         Ok(())
-    }
-
-    /// The logits after the token of `side`.
-    fn follow(&mut self, side: usize) -> Result<()> {
-        let (s, choice) = (&mut self.stream, &self.choice);
-        let room = self.room.narrow(1)?;
-        self.model.forward(s, &choice.tokens[side], &choice.positions[side], &room, &self.caches)?;
-        self.model.logits(s, &room.x, &room.normed, &choice.logits)
     }
 
     /// Takes in the token of `side` and chooses the one of the other side.
     fn step(&mut self, side: usize) -> Result<()> {
-        self.follow(side)?;
-        self.choice.advance(&mut self.stream, side)?;
-        self.choice.choose(&mut self.stream, self.choice.method(), 1 - side)?;
-        self.position += 1;
+        let form = Form { keys: self.keys(self.position + 1), method: self.choice.method(), side };
+        let Session { model, stream, caches, room, choice, graphs, .. } = self;
+        let step = Step { model, caches, room, choice };
+        if self.captures {
+            graphs.run(stream, form, |s| step.encode(s, form))?;
+        } else {
+            step.encode(stream, form)?;
+        }
         Ok(())
+    }
+
+    /// Keys that commands for a sequence of `length` tokens are planned for.
+    fn keys(&self, length: usize) -> usize {
+        self.buckets.of(length).expect("INVARIANT: the capacity was checked")
     }
 
     fn forward(&mut self, chunk: &[u32]) -> Result<()> {
         let ids = self.ids.narrow(0, 0, chunk.len())?;
         ids.write_on(chunk, &mut self.stream)?;
         self.choice.note(&mut self.stream, self.position, chunk)?;
-        let start = u32::try_from(self.position).expect("INVARIANT: the capacity was checked");
-        self.start.write_on(&[start], &mut self.stream)?;
+        self.start.write_on(&[counted(self.position)], &mut self.stream)?;
         let room = self.room.narrow(chunk.len())?;
-        self.model.forward(&mut self.stream, &ids, &self.start, &room, &self.caches)?;
+        let keys = self.keys(self.position + chunk.len());
+        let place = Place { start: &self.start, position: Some(self.position), keys };
+        self.model.forward(&mut self.stream, &ids, place, &room, &self.caches)?;
         self.position += chunk.len();
         Ok(())
     }
+}
+
+/// Positions fit into 32 bits.
+fn counted(position: usize) -> u32 {
+    u32::try_from(position).expect("INVARIANT: the capacity was checked")
 }
