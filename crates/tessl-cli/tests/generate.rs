@@ -127,3 +127,37 @@ fn streams_and_stops_with_its_reader() {
     assert!(end.status.success() && end.stderr.is_empty(), "{}", text(&end.stderr));
     assert!(running, "the first letter came only with the last");
 }
+
+#[test]
+fn benchmarks_of_models() {
+    let (_file, path) = model(tiny::GEMMA3);
+    let common = ["--model", &path, "--prompt", "40", "--iters", "6", "--warmup", "1", "--json"];
+    for suite in ["decode", "prefill"] {
+        let told = json(&[&["bench", suite][..], &common].concat());
+        assert_eq!((&told["schema"], &told["suite"], &told["iters"]), (&1.into(), &suite.into(), &6.into()));
+        let (median, rate) = (told["median_us"].as_f64().unwrap(), told["tokens_per_second"].as_f64().unwrap());
+        let tokens = if suite == "decode" { 1.0 } else { 40.0 };
+        assert!((rate * median / 1e6 - tokens).abs() < 1e-6 * tokens, "{told}");
+        assert_eq!(told["percent_of_limit"].is_null(), suite == "prefill");
+    }
+    let told = json(&[&["bench", "decode"][..], &common].concat());
+    // Seven layers, the table of 66 tokens, and keys and values: 24 positions of six layers and 44 of the seventh.
+    let layer = 32 * (64 + 32 + 32 + 64) + 3 * 32 * 64;
+    let bytes = 4 * (7 * layer + 66 * 32 + 2 * 32 * (6 * 24 + 44));
+    assert_eq!(told["bytes_per_token"], bytes);
+    assert_eq!(told["graphs"]["replays"], 7);
+    let line = good(&["bench", "prefill", "--model", &path, "--prompt", "8", "--iters", "1"]);
+    assert!(line.contains("device: cpu") && line.contains("tokens/s"), "{line}");
+    for (arguments, hint) in [
+        (vec!["decode"], "--model"),
+        (vec!["decode", "--shape", "llama1b"], "--random-weights"),
+        (vec!["decode", "--shape", "llama9b", "--random-weights"], "llama8b"),
+        (vec!["decode", "--shape", "gemma3-270m", "--random-weights", "--weights", "q9"], "q4_0"),
+        (vec!["decode", "--model", &path, "--shape", "llama1b", "--random-weights"], "cannot be used"),
+        (vec!["prefill", "--model", &path, "--iters", "0"], "--iters"),
+        (vec!["decode", "--model", &path, "--prompt", "4096"], "4096"),
+    ] {
+        let line = bad(2, &[&["bench"][..], &arguments].concat());
+        assert!(line.contains(hint), "{arguments:?}: {line}");
+    }
+}

@@ -1,6 +1,5 @@
 //! Keys and values of the tokens so far.
 
-use super::ACTIVATIONS;
 use super::room::Ring;
 use crate::config::ModelConfig;
 use crate::error::Result;
@@ -21,7 +20,7 @@ impl Cache {
     pub(crate) fn new(rt: &GpuRuntime, c: &ModelConfig, layer: usize, capacity: usize) -> Result<Self> {
         let window = c.window.filter(|&w| c.has_window(layer) && w < capacity);
         let slots = window.unwrap_or(capacity);
-        let zeros = || rt.zeros(ACTIVATIONS, &[1, slots, c.kv_heads, c.head_dim], BufferKind::Hot);
+        let zeros = || rt.zeros(c.activations, &[1, slots, c.kv_heads, c.head_dim], BufferKind::Hot);
         Ok(Cache { k: zeros()?, v: zeros()?, is_ring: window.is_some() })
     }
 

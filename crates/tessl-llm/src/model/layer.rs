@@ -1,11 +1,10 @@
 //! One layer: attention and a gated feed-forward network, each around a residual connection.
 
-use super::ACTIVATIONS;
 use super::cache::{Cache, Place};
 use super::room::Room;
 use crate::config::{Architecture, ModelConfig};
 use crate::error::Result;
-use crate::weights::{Loader, Matrix};
+use crate::weights::{Matrix, Weights};
 use tessl::nn::{Glu, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle};
 use tessl::{Activation, Scalar, Stream, Tensor};
 
@@ -29,9 +28,9 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    pub(super) fn load(loader: &Loader<'_>, c: &ModelConfig, index: usize) -> Result<Self> {
+    pub(super) fn load(loader: &dyn Weights, c: &ModelConfig, index: usize) -> Result<Self> {
         let name = |part: &str| format!("blk.{index}.{part}.weight");
-        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], ACTIVATIONS);
+        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], c.activations);
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let gemma = c.architecture == Architecture::Gemma3;
         let normed_heads = gemma || c.architecture == Architecture::Qwen3;
@@ -51,6 +50,11 @@ impl Layer {
             down: matrix("ffn_down", c.width, c.feed_forward)?,
             feed_forward_post_norm: post("post_ffw_norm")?,
         })
+    }
+
+    /// Bytes of weights that a token reads.
+    pub(super) fn bytes(&self) -> u64 {
+        [&self.q, &self.k, &self.v, &self.out, &self.gate, &self.up, &self.down].map(Matrix::bytes).iter().sum()
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -1,6 +1,5 @@
 //! Memory for what stands between the operations of a pass.
 
-use super::ACTIVATIONS;
 use super::cache::Place;
 use crate::config::ModelConfig;
 use crate::error::Result;
@@ -25,7 +24,7 @@ pub(crate) struct Room {
 impl Room {
     /// For passes of up to `tokens` tokens of a sequence of up to `capacity`.
     pub(crate) fn new(rt: &GpuRuntime, c: &ModelConfig, tokens: usize, capacity: usize) -> Result<Self> {
-        let zeros = |shape: &[usize]| rt.zeros(ACTIVATIONS, shape, BufferKind::Hot);
+        let zeros = |shape: &[usize]| rt.zeros(c.activations, shape, BufferKind::Hot);
         let window = c.window.filter(|w| *w < capacity && (0..c.layers).any(|layer| c.has_window(layer)));
         let ring = |window: usize| -> Result<Ring> {
             let slots = u32::try_from(window).expect("INVARIANT: dimensions were checked");

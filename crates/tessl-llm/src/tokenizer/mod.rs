@@ -12,6 +12,7 @@ use crate::error::{LlmError, Result};
 use crate::file::WeightFile;
 use chat::Template;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenizers::models::bpe::BPE;
 
 /// The tokenizer of a model.
 ///
@@ -42,6 +43,12 @@ impl Tokenizer {
     /// `File` for a vocabulary that is missing or contradicts itself, `Unsupported` for another kind.
     pub fn from_file(file: &WeightFile) -> Result<Self> {
         build::from_gguf(file)
+    }
+
+    /// For models without one: no text has tokens, and no token has text.
+    pub(crate) fn of_no_text(vocabulary: usize) -> Self {
+        let inner = Mutex::new(tokenizers::Tokenizer::new(BPE::default()));
+        Tokenizer { inner, vocabulary, begin: None, end: Vec::new(), template: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, tokenizers::Tokenizer> {
