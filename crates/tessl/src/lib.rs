@@ -82,7 +82,7 @@ pub use gemm::{
 pub use half::{self, bf16, f16};
 pub use library::Library;
 pub use memory::{Allocation, BufferKind, MemoryStats};
-pub use options::{DEFAULT_POOL_CACHE_BYTES, RuntimeOptions};
+pub use options::{DEFAULT_POOL_CACHE_BYTES, GraphOptions, RuntimeOptions};
 pub use qtensor::QTensor;
 pub use quant::{QFormat, QLayout};
 pub use runtime::{GpuRuntime, Kernel};
