@@ -66,9 +66,15 @@ pub const VARIABLES: &[Variable] = &[
     var("TESSL_GEMM_ACCUM", "any", "-", LIB, "no effect, warns: beta = 1 accumulates in the same kernel"),
     var("TESSL_GEMM_ACCUM_DX", "any", "-", LIB, "no effect, warns, as TESSL_GEMM_ACCUM"),
     var("TESSL_GEMM_INTERIOR", "any", "-", LIB, "no effect, warns, as TESSL_GEMM_ACCUM"),
-    var("TESSL_DECODE_ICB", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
-    var("TESSL_ICB_FREEZE_BINDS", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
-    var("TESSL_ICB_RANGE_BATCH", "0 or 1", "0", LIB, "no effect yet, warns: for graphs on Metal"),
+    var("TESSL_DECODE_ICB", "0 or 1", "0", LIB, "graphs on Metal are kept in indirect command buffers"),
+    var("TESSL_ICB_FREEZE_BINDS", "0 or 1", "0", LIB, "bindings are written into indirect commands"),
+    var(
+        "TESSL_ICB_RANGE_BATCH",
+        "0 or 1",
+        "0",
+        LIB,
+        "one call runs as many indirect commands as possible; needs frozen bindings",
+    ),
     var("TESSL_REQUIRE", "devices, with commas", "none", TESTS, "turns the skips of these devices into failures"),
     var(
         "TESSL_SKIP_LOG",

@@ -32,6 +32,54 @@ pub struct RuntimeOptions {
     pub(crate) isa: Option<Isa>,
     pub(crate) cuda_lib: Option<PathBuf>,
     pub(crate) cache_dir: Option<PathBuf>,
+    pub(crate) graphs: GraphOptions,
+}
+
+/// How captured graphs are kept on Metal. Other devices have one form of their own.
+///
+/// By default a replay encodes its commands again, with the arguments in place. In an indirect command buffer they are
+/// encoded once; results are the same, bit for bit. Commands that cannot be in one are encoded at each replay
+/// ([`Graph::prebuilt`](crate::Graph::prebuilt) counts the others), and so are all where a check when the runtime is
+/// made finds that the system does not run such buffers as it should; a warning then says so.
+///
+/// ```
+/// use tessl::{GraphOptions, RuntimeOptions};
+/// let graphs = GraphOptions::new().indirect(true).freeze_binds(true).range_batch(true);
+/// let options = RuntimeOptions::new().graphs(graphs);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphOptions {
+    pub(crate) indirect: Option<bool>,
+    pub(crate) freeze_binds: Option<bool>,
+    pub(crate) range_batch: Option<bool>,
+}
+
+impl GraphOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps commands in indirect command buffers (`TESSL_DECODE_ICB`; no by default).
+    pub fn indirect(mut self, on: bool) -> Self {
+        self.indirect = Some(on);
+        self
+    }
+
+    /// Writes bindings into the commands of an indirect command buffer, so that a replay binds nothing
+    /// (`TESSL_ICB_FREEZE_BINDS`; no by default: each command runs by itself with a bound table).
+    pub fn freeze_binds(mut self, on: bool) -> Self {
+        self.freeze_binds = Some(on);
+        self
+    }
+
+    /// Runs as many commands as possible at once, with the barriers inside the buffer (`TESSL_ICB_RANGE_BATCH`; no by
+    /// default: a run ends at each barrier). Needs frozen bindings.
+    pub fn range_batch(mut self, on: bool) -> Self {
+        self.range_batch = Some(on);
+        self
+    }
 }
 
 impl RuntimeOptions {
@@ -100,6 +148,12 @@ impl RuntimeOptions {
         self
     }
 
+    /// How graphs are kept on Metal.
+    pub fn graphs(mut self, graphs: GraphOptions) -> Self {
+        self.graphs = graphs;
+        self
+    }
+
     /// Fills what was not set from the process's environment, warning about names it does not know.
     ///
     /// # Errors
@@ -159,9 +213,9 @@ impl RuntimeOptions {
             // Read elsewhere: by the test runner, the command line, the benchmarks and the build script.
             "LOG" | "REQUIRE" | "SKIP_LOG" | "SIM_SEED" | "SIM_SANITIZE" | "SKIP_AOT" | "GEMM_TUNE" | "WRITE_ARGS"
             | "SIM_CXX" | "BLESS" => {}
-            "DECODE_ICB" | "ICB_FREEZE_BINDS" | "ICB_RANGE_BATCH" => {
-                tracing::warn!("{name} has no effect yet: graphs take their options from the Metal device");
-            }
+            "DECODE_ICB" => or_set(&mut self.graphs.indirect, switch("TESSL_DECODE_ICB", value)?),
+            "ICB_FREEZE_BINDS" => or_set(&mut self.graphs.freeze_binds, switch("TESSL_ICB_FREEZE_BINDS", value)?),
+            "ICB_RANGE_BATCH" => or_set(&mut self.graphs.range_batch, switch("TESSL_ICB_RANGE_BATCH", value)?),
             _ => tracing::warn!("the environment variable {name} is not known"),
         }
         Ok(())
@@ -194,6 +248,14 @@ fn canonical(name: &str) -> Option<&str> {
     let key = ["METAL_RUNTIME_", "METAL_NATIVE_"].iter().find_map(|p| name.strip_prefix(p))?;
     tracing::warn!("{name}: this prefix is deprecated, use TESSL_{key}");
     Some(key)
+}
+
+fn switch(what: &'static str, value: &str) -> Result<bool> {
+    match value.trim() {
+        "" | "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(Error::parse(what, value, "0 or 1")),
+    }
 }
 
 fn number(what: &'static str, value: &str) -> Result<u64> {
@@ -247,7 +309,21 @@ mod tests {
     }
 
     #[test]
+    fn graphs_are_set_by_switches() {
+        let set = parse(&[("TESSL_DECODE_ICB", "1"), ("METAL_RUNTIME_ICB_FREEZE_BINDS", "0")]).unwrap().graphs;
+        assert_eq!(set, GraphOptions::new().indirect(true).freeze_binds(false));
+        let chosen = RuntimeOptions::new().graphs(GraphOptions::new().range_batch(false));
+        let chosen = chosen.from_vars([("TESSL_ICB_RANGE_BATCH".to_owned(), "1".to_owned())]).unwrap();
+        assert_eq!(chosen.graphs.range_batch, Some(false), "the program wins");
+    }
+
+    #[test]
     fn bad_values_are_errors() {
+        let switches = ["DECODE_ICB", "ICB_FREEZE_BINDS", "ICB_RANGE_BATCH"].map(|s| format!("TESSL_{s}"));
+        for name in &switches {
+            let error = parse(&[(name, "yes")]).unwrap_err().to_string();
+            assert!(error.starts_with(name) && error.contains("0 or 1"), "{error}");
+        }
         for (name, value) in [("TESSL_DEVICE", "tpu"), ("TESSL_THREADS", "-1"), ("TESSL_MEMORY_LIMIT", "12Q")] {
             assert!(parse(&[(name, value)]).is_err(), "{name}={value}");
         }

@@ -2,7 +2,7 @@
 //! by it now.
 
 use crate::foundation::{Bag, array, class, fail, imp, properties, string, text};
-use crate::memory::{DEVICE, DeviceBody};
+use crate::memory::{Allocation, DEVICE, DeviceBody};
 use crate::report::count;
 use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, make};
 use crate::sim::{Sabotage, Sim};
@@ -12,7 +12,7 @@ use tessl_sim::{KernelInfo, Module};
 
 static COMPILER: Class = Class::inner(c"MTL4Compiler");
 static LIBRARY: Class = Class::inner(c"MTLLibrary");
-static PIPELINE: Class = Class::inner(c"MTLComputePipelineState");
+pub static PIPELINE: Class = Class::inner(c"MTLComputePipelineState");
 class!(COMPILER_DESCRIPTOR, "_OBJC_CLASS_MTL4CompilerDescriptor", c"MTL4CompilerDescriptor", || make(
     &COMPILER_DESCRIPTOR,
     Bag::default()
@@ -62,9 +62,14 @@ pub struct Pipeline {
     pub writes: u32,
     pub max_threads: usize,
     pub module: Option<Arc<Module>>,
+    /// Made for indirect command buffers.
+    pub indirect: bool,
 }
 
-pub struct PipelineBody(pub Arc<Pipeline>);
+pub struct PipelineBody {
+    pub pipeline: Arc<Pipeline>,
+    pub allocation: Allocation,
+}
 
 struct CompilerBody(Arc<Sim>);
 
@@ -199,6 +204,11 @@ pub fn register(m: &mut Methods) {
                 function = unsafe { body::<Bag>(function.object(c"setFunctionDescriptor:")) };
             }
             let name = text(function.object(c"setName:"));
+            let wanted = descriptor.get(c"setSupportIndirectCommandBuffers:").unwrap_or(0) == 1;
+            if wanted && sim.state().faults.no_indirect.as_deref().is_some_and(|start| name.starts_with(start)) {
+                // SAFETY: the caller's error pointer.
+                return unsafe { fail(out, 3, &format!("`{name}` is not usable with indirect command buffers")) };
+            }
             // SAFETY: the property is a library.
             let library = unsafe { body::<LibraryBody>(function.object(c"setLibrary:")) };
             let Some((kernel, max_threads)) = library.kernels.iter().find(|k| k.0.name == name) else {
@@ -213,8 +223,10 @@ pub fn register(m: &mut Methods) {
                 writes: kernel.writes_mask,
                 max_threads: *max_threads,
                 module: library.module.clone(),
+                indirect: wanted && !sim.is(Sabotage::NoIndirectSupport),
             };
-            make(&PIPELINE, PipelineBody(Arc::new(pipeline)))
+            let allocation = Allocation::inner(sim, "a pipeline", 4096);
+            make(&PIPELINE, PipelineBody { pipeline: Arc::new(pipeline), allocation })
         }),
     );
     m.add(
@@ -232,7 +244,7 @@ pub fn register(m: &mut Methods) {
         c"maxTotalThreadsPerThreadgroup",
         imp!(|this: *mut Header, _s: Sel| -> usize {
             // SAFETY: the receiver is a pipeline.
-            unsafe { body::<PipelineBody>(this) }.0.max_threads
+            unsafe { body::<PipelineBody>(this) }.pipeline.max_threads
         }),
     );
     m.add(
@@ -260,6 +272,6 @@ pub fn register(m: &mut Methods) {
         m,
         &PIPELINE_DESCRIPTOR,
         &[c"setLabel:", c"setComputeFunctionDescriptor:"],
-        &[c"setThreadGroupSizeIsMultipleOfThreadExecutionWidth:"],
+        &[c"setThreadGroupSizeIsMultipleOfThreadExecutionWidth:", c"setSupportIndirectCommandBuffers:"],
     );
 }

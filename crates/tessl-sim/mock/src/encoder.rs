@@ -29,7 +29,7 @@ const BLIT_ALIGN: usize = 4;
 
 pub struct TableBody {
     sim: Arc<Sim>,
-    slots: Mutex<Vec<u64>>,
+    pub slots: Mutex<Vec<u64>>,
     set: AtomicUsize,
 }
 
@@ -40,10 +40,10 @@ impl TableBody {
 }
 
 pub struct EncoderBody {
-    sim: Arc<Sim>,
+    pub sim: Arc<Sim>,
     buffer: *mut Header,
     open: AtomicBool,
-    pipeline: Mutex<Option<Arc<Pipeline>>>,
+    pub pipeline: Mutex<Option<Arc<Pipeline>>>,
     table: Mutex<*mut Header>,
 }
 
@@ -53,8 +53,16 @@ impl EncoderBody {
         EncoderBody { sim, buffer, open, pipeline, table }
     }
 
-    fn push(&self, item: Item) {
-        if !self.sim.config.records {
+    /// What the argument table holds; `None` without one.
+    pub fn bound(&self) -> Option<Vec<u64>> {
+        let table = *self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the table is alive while an encoder uses it.
+        let slots = |table| unsafe { body::<TableBody>(table) }.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        (!table.is_null()).then(|| slots(table).clone())
+    }
+
+    pub fn push(&self, item: Item) {
+        if !self.sim.records() {
             return;
         }
         if !self.open.load(Ordering::Relaxed) {
@@ -92,22 +100,23 @@ impl EncoderBody {
         // SAFETY: the argument is a buffer.
         let buffer = unsafe { body::<BufferBody>(buffer) };
         let end = offset.checked_add(bytes);
-        if end.is_none_or(|end| end > buffer.bytes) || bytes == 0 {
-            self.sim.report.add(format!("{what} of {bytes} bytes at {offset} in a buffer of {}", buffer.bytes));
+        let BufferBody { allocation, .. } = buffer;
+        if end.is_none_or(|end| end > allocation.bytes) || bytes == 0 {
+            self.sim.report.add(format!("{what} of {bytes} bytes at {offset} in a buffer of {}", allocation.bytes));
         }
         if !offset.is_multiple_of(BLIT_ALIGN) || !bytes.is_multiple_of(BLIT_ALIGN) {
             self.sim.report.add(format!("{what} of {bytes} bytes at {offset}: not multiples of {BLIT_ALIGN}"));
         }
-        buffer.start + offset as u64
+        allocation.start + offset as u64
     }
 }
 
-fn encoder<'a>(this: *mut Header) -> &'a EncoderBody {
+pub fn encoder<'a>(this: *mut Header) -> &'a EncoderBody {
     // SAFETY: the receiver is an encoder.
     unsafe { body::<EncoderBody>(this) }
 }
 
-fn linear(start: u64, bytes: usize, write: bool) -> Access {
+pub fn linear(start: u64, bytes: usize, write: bool) -> Access {
     Access { rect: Rect::linear(start, bytes as u64), write }
 }
 
@@ -115,23 +124,33 @@ fn linear(start: u64, bytes: usize, write: bool) -> Access {
 fn dispatch(encoder: &EncoderBody, grid: [usize; 3], threads: usize) {
     let sim = &encoder.sim;
     count(&sim.counters.dispatches);
-    if !sim.config.records {
+    if !sim.records() {
         return;
     }
     let pipeline = encoder.pipeline.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let table = *encoder.table.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(pipeline), false) = (pipeline, table.is_null()) else {
+    let (Some(pipeline), Some(slots)) = (pipeline, encoder.bound()) else {
         sim.report.add("a dispatch without pipeline or argument table".to_owned());
         return;
     };
+    if let Some(command) = command(sim, pipeline, slots, grid, threads) {
+        encoder.push(Item::Command(Arc::new(command)));
+    }
+}
+
+/// A dispatch with what it binds, if nothing is wrong with it.
+pub fn command(
+    sim: &Sim,
+    pipeline: Arc<Pipeline>,
+    slots: Vec<u64>,
+    grid: [usize; 3],
+    threads: usize,
+) -> Option<Command> {
     if threads > pipeline.max_threads || threads == 0 || grid.contains(&0) {
         let text =
             format!("`{}`: {grid:?} groups of {threads} threads, {} allowed", pipeline.name, pipeline.max_threads);
         sim.report.add(text);
-        return;
+        return None;
     }
-    // SAFETY: the table is alive while an encoder uses it.
-    let slots = unsafe { body::<TableBody>(table) }.slots.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let slots: Vec<u64> = slots.into_iter().take(pipeline.nargs).collect();
     let state = sim.state();
     let mut memory = Vec::new();
@@ -142,7 +161,7 @@ fn dispatch(encoder: &EncoderBody, grid: [usize; 3], threads: usize) {
         }
     }
     if memory.len() < slots.len() {
-        return;
+        return None;
     }
     memory.sort_unstable();
     memory.dedup();
@@ -151,7 +170,7 @@ fn dispatch(encoder: &EncoderBody, grid: [usize; 3], threads: usize) {
         Some(Ok(claim)) => (claim.label, claim.accesses, claim.args),
         Some(Err(text)) => {
             sim.report.add(text);
-            return;
+            return None;
         }
         None => {
             // Nothing is known about ranges: the whole of each buffer, by what the kernel declares.
@@ -166,7 +185,7 @@ fn dispatch(encoder: &EncoderBody, grid: [usize; 3], threads: usize) {
     let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let (grid, threads) = (grid.map(narrow), narrow(threads));
     let what = What::Dispatch { pipeline, slots, grid, threads, args };
-    encoder.push(Item::Command(Arc::new(Command { label, what, stage: DISPATCH, accesses, memory })));
+    Some(Command { label, what, stage: DISPATCH, accesses, memory })
 }
 
 /// Bytes of device memory.
@@ -181,16 +200,16 @@ fn read(state: &State, address: u64, bytes: usize) -> Option<Vec<u8>> {
 }
 
 #[repr(C)]
-struct Size {
-    width: usize,
-    height: usize,
-    depth: usize,
+pub struct Size {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
 }
 
 #[repr(C)]
-struct Range {
-    location: usize,
-    length: usize,
+pub struct Range {
+    pub location: usize,
+    pub length: usize,
 }
 
 pub fn register(m: &mut Methods) {
@@ -213,7 +232,10 @@ pub fn register(m: &mut Methods) {
         &ENCODER,
         c"setArgumentTable:",
         imp!(|this: *mut Header, _s: Sel, table: *mut Header| -> () {
-            *encoder(this).table.lock().unwrap_or_else(PoisonError::into_inner) = table;
+            let encoder = encoder(this);
+            if !(table.is_null() && encoder.sim.is(Sabotage::TableLeftBound)) {
+                *encoder.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
+            }
         }),
     );
     m.add(
@@ -221,7 +243,7 @@ pub fn register(m: &mut Methods) {
         c"setComputePipelineState:",
         imp!(|this: *mut Header, _s: Sel, object: *mut Header| -> () {
             // SAFETY: the argument is a pipeline.
-            let pipeline = unsafe { body::<PipelineBody>(object) }.0.clone();
+            let pipeline = unsafe { body::<PipelineBody>(object) }.pipeline.clone();
             let encoder = encoder(this);
             let mut current = encoder.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
             if current.is_none() || !encoder.sim.is(Sabotage::StalePipeline) {
@@ -282,7 +304,9 @@ pub fn register(m: &mut Methods) {
                 encoder.sim.report.add(format!("a copy of {bytes} bytes that no command of its batch asks for"));
             }
             // SAFETY: the arguments are buffers.
-            let memory = unsafe { vec![body::<BufferBody>(source).start, body::<BufferBody>(target).start] };
+            let memory = unsafe {
+                vec![body::<BufferBody>(source).allocation.start, body::<BufferBody>(target).allocation.start]
+            };
             let accesses = vec![linear(from, bytes, false), linear(to, bytes, true)];
             let what = What::Copy { from, to, bytes };
             encoder.push(Item::Command(Arc::new(Command {
@@ -308,7 +332,7 @@ pub fn register(m: &mut Methods) {
                     .add(format!("a fill of {} bytes that no command of its batch asks for", range.length));
             }
             // SAFETY: the argument is a buffer.
-            let memory = unsafe { vec![body::<BufferBody>(target).start] };
+            let memory = unsafe { vec![body::<BufferBody>(target).allocation.start] };
             let value = value ^ u8::from(encoder.sim.is(Sabotage::WrongFill));
             let what = What::Fill { to, bytes: range.length, value };
             let accesses = vec![linear(to, range.length, true)];

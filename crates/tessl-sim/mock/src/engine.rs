@@ -162,13 +162,22 @@ impl Engine {
                     encoder.clear();
                     inside.clear();
                 }
-                Item::Command(command) => {
-                    let joins = inside.iter().filter(|(stages, _)| stages & command.stage != 0).map(|(_, join)| *join);
-                    let before: Vec<u64> = joins.chain(gate).collect();
-                    findings.extend(self.conflicts(command, &before));
-                    let id = self.add(queue, Kind::Command(command.clone()), before);
-                    encoder.push(id);
-                    all.push(id);
+                Item::Command(_) | Item::Execution(_) => {
+                    let mut execution: Vec<u64> = Vec::new();
+                    let mut own = None;
+                    for command in item.commands() {
+                        let waits = matches!(item, Item::Execution(list) if list[execution.len()].1);
+                        if waits {
+                            own = Some(self.add(queue, Kind::Join, execution.iter().copied().chain(gate).collect()));
+                        }
+                        let joins = inside.iter().filter(|(s, _)| s & command.stage != 0).map(|(_, join)| *join);
+                        let before: Vec<u64> = joins.chain(own).chain(gate).collect();
+                        findings.extend(self.conflicts(command, &before));
+                        let id = self.add(queue, Kind::Command(command.clone()), before);
+                        execution.push(id);
+                        encoder.push(id);
+                        all.push(id);
+                    }
                 }
                 Item::Inside { after, before } => {
                     let join = self.join(queue, &encoder, *after, gate);
@@ -362,6 +371,7 @@ fn execute(sim: &Sim, state: &State, command: &Command) {
         state.memory[&start].host.wrapping_add(offset)
     };
     match &command.what {
+        What::Optimize => {}
         What::Dispatch { pipeline, slots, grid, threads, args } => {
             let pointers: Vec<*mut u8> = slots.iter().map(|a| host(*a)).collect();
             if pointers.iter().any(|p| p.is_null()) {

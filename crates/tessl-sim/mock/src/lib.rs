@@ -14,6 +14,7 @@ mod compile;
 mod encoder;
 mod engine;
 mod foundation;
+mod indirect;
 mod memory;
 mod observe;
 mod queue;
@@ -24,7 +25,7 @@ mod sim;
 
 pub use foundation::set_macos;
 pub use report::{Counts, loose};
-pub use sim::{CommitFault, Config, Faults, Sabotage};
+pub use sim::{CommitFault, Config, Faults, Indirect, Sabotage};
 
 use memory::{DEVICE, DeviceBody};
 use objc2::rc::Retained;
@@ -111,6 +112,16 @@ impl Mock {
         change(&mut self.sim.state().faults);
     }
 
+    /// Puts the planted mistake in from now on, or not.
+    pub fn arm(&self, on: bool) {
+        self.sim.armed.store(on, Ordering::Relaxed);
+    }
+
+    /// Commands are checked and run from now on, or only counted. Nothing may be in flight.
+    pub fn record(&self, on: bool) {
+        self.sim.recording.store(on, Ordering::Relaxed);
+    }
+
     /// Makes this the device that `metal:0` names.
     pub fn make_default(&self) {
         *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.sim.clone());
@@ -131,6 +142,7 @@ fn register(methods: &mut runtime::Methods) {
     compile::register(methods);
     record::register(methods);
     encoder::register(methods);
+    indirect::register(methods);
     queue::register(methods);
 }
 

@@ -1,10 +1,12 @@
 //! The device object, buffers and residency sets.
 
+use crate::compile::{PIPELINE, PipelineBody};
 use crate::encoder::{TABLE, TableBody};
 use crate::foundation::{Bag, class, imp, properties, string};
+use crate::indirect::{INDIRECT, IndirectBody};
 use crate::record::{ALLOCATOR, AllocatorBody, BUFFER as COMMAND_BUFFER, CommandBufferBody};
 use crate::report::count;
-use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, make};
+use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, class_of, make};
 use crate::sim::{Memory, Sabotage, Sim, State};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeSet;
@@ -29,21 +31,77 @@ const DEAD: u8 = 0xDD;
 
 pub struct DeviceBody(pub Arc<Sim>);
 
-/// A buffer object; the memory itself is in the device's state.
-pub struct BufferBody {
+/// What residency sets hold: something in device memory. The memory itself is in the device's state.
+pub struct Allocation {
     sim: Arc<Sim>,
     pub start: u64,
     pub bytes: usize,
+    what: &'static str,
+}
+
+pub struct BufferBody {
+    pub allocation: Allocation,
     private: bool,
 }
 
-impl Drop for BufferBody {
+impl Allocation {
+    /// Memory of the driver's own for an object of this kind.
+    pub fn inner(sim: &Arc<Sim>, what: &'static str, bytes: usize) -> Self {
+        Self::new(sim, &mut sim.state(), what, ptr::null_mut(), bytes).expect("room")
+    }
+
+    /// New pages, or the caller's.
+    fn new(sim: &Arc<Sim>, state: &mut State, what: &'static str, borrowed: *mut u8, bytes: usize) -> Option<Self> {
+        let mut host = borrowed;
+        if host.is_null() {
+            // SAFETY: the layout has a size of at least one byte.
+            host = unsafe { alloc(layout(bytes)) };
+            if host.is_null() {
+                return None;
+            }
+            // SAFETY: freshly allocated with this size.
+            unsafe { host.write_bytes(POISON, bytes) };
+        }
+        let start = NEXT.fetch_add((bytes + ALIGN).next_multiple_of(ALIGN) as u64, Ordering::Relaxed);
+        state.memory.insert(start, Memory { host, bytes, borrowed: !borrowed.is_null(), alive: true, uses: 0 });
+        Some(Allocation { sim: sim.clone(), start, bytes, what })
+    }
+
+    /// The allocation of a buffer, an indirect command buffer or a pipeline.
+    ///
+    /// # Safety
+    /// `object` is one of these.
+    unsafe fn of<'a>(object: *mut Header) -> &'a Self {
+        // SAFETY: each class has one type of body.
+        unsafe {
+            match class_of(object) {
+                class if ptr::eq(class, &MEMORY) => &body::<BufferBody>(object).allocation,
+                class if ptr::eq(class, &INDIRECT) => &body::<IndirectBody>(object).allocation,
+                class if ptr::eq(class, &PIPELINE) => &body::<PipelineBody>(object).allocation,
+                class => panic!("a residency set with a {:?}", class.name),
+            }
+        }
+    }
+
+    /// Whether a planted mistake keeps it out of residency sets.
+    fn left_out(&self) -> bool {
+        let sim = &self.sim;
+        match self.what {
+            "a buffer" => sim.is(Sabotage::NotResident) && self.start >> 14 & 3 == 3,
+            "a pipeline" => sim.is(Sabotage::PipelineNotResident),
+            _ => sim.is(Sabotage::IndirectNotResident),
+        }
+    }
+}
+
+impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.sim.state();
         let Some(memory) = state.memory.get_mut(&self.start) else { return };
         memory.alive = false;
         if memory.uses > 0 {
-            let text = format!("a buffer of {} bytes was released while {} commands use it", self.bytes, memory.uses);
+            let (what, bytes, uses) = (self.what, self.bytes, memory.uses);
+            let text = format!("{what} of {bytes} bytes was released while {uses} commands use it");
             self.sim.report.add(text);
         } else {
             forget(&mut state, self.start);
@@ -93,23 +151,9 @@ fn buffer(sim: &Arc<Sim>, borrowed: Option<*mut u8>, bytes: usize, options: usiz
             None => return ptr::null_mut(),
         }
     }
-    let host = borrowed.unwrap_or_else(|| {
-        // SAFETY: the layout has a size of at least one byte.
-        let host = unsafe { alloc(layout(bytes)) };
-        if !host.is_null() {
-            // SAFETY: freshly allocated with this size.
-            unsafe { host.write_bytes(POISON, bytes) };
-        }
-        host
-    });
-    if host.is_null() {
-        return ptr::null_mut();
-    }
-    let room = (bytes + ALIGN).next_multiple_of(ALIGN) as u64;
-    let start = NEXT.fetch_add(room, Ordering::Relaxed);
-    state.memory.insert(start, Memory { host, bytes, borrowed: borrowed.is_some(), alive: true, uses: 0 });
-    let private = options & 0xf0 == PRIVATE;
-    make(&MEMORY, BufferBody { sim: sim.clone(), start, bytes, private })
+    let pages = borrowed.unwrap_or(ptr::null_mut());
+    let Some(allocation) = Allocation::new(sim, &mut state, "a buffer", pages, bytes) else { return ptr::null_mut() };
+    make(&MEMORY, BufferBody { allocation, private: options & 0xf0 == PRIVATE })
 }
 
 /// A residency set: what was added, and what counts.
@@ -258,7 +302,7 @@ pub fn register(m: &mut Methods) {
         c"gpuAddress",
         imp!(|this: *mut Header, _s: Sel| -> u64 {
             // SAFETY: the receiver is a buffer.
-            unsafe { body::<BufferBody>(this) }.start
+            unsafe { body::<BufferBody>(this) }.allocation.start
         }),
     );
     m.add(
@@ -266,7 +310,7 @@ pub fn register(m: &mut Methods) {
         c"length",
         imp!(|this: *mut Header, _s: Sel| -> usize {
             // SAFETY: the receiver is a buffer.
-            unsafe { body::<BufferBody>(this) }.bytes
+            unsafe { body::<BufferBody>(this) }.allocation.bytes
         }),
     );
     m.add(
@@ -274,11 +318,11 @@ pub fn register(m: &mut Methods) {
         c"contents",
         imp!(|this: *mut Header, _s: Sel| -> *mut u8 {
             // SAFETY: the receiver is a buffer.
-            let buffer = unsafe { body::<BufferBody>(this) };
-            if buffer.private {
-                buffer.sim.report.add("contents of a buffer in private storage".to_owned());
+            let BufferBody { allocation, private } = unsafe { body::<BufferBody>(this) };
+            if *private {
+                allocation.sim.report.add("contents of a buffer in private storage".to_owned());
             }
-            buffer.sim.state().memory[&buffer.start].host
+            allocation.sim.state().memory[&allocation.start].host
         }),
     );
 
@@ -286,12 +330,11 @@ pub fn register(m: &mut Methods) {
         &RESIDENCY,
         c"addAllocation:",
         imp!(|this: *mut Header, _s: Sel, object: *mut Header| -> () {
-            // SAFETY: the receiver is a residency set, the argument a buffer.
-            let (set, buffer) = unsafe { (body::<ResidencyBody>(this), body::<BufferBody>(object)) };
-            let left_out = set.sim.is(Sabotage::NotResident) && buffer.start >> 14 & 3 == 3;
-            if !left_out {
+            // SAFETY: the receiver is a residency set, the argument an allocation.
+            let (set, allocation) = unsafe { (body::<ResidencyBody>(this), Allocation::of(object)) };
+            if !allocation.left_out() {
                 set.change(|s| {
-                    s.insert(buffer.start);
+                    s.insert(allocation.start);
                 });
             }
         }),
@@ -300,11 +343,11 @@ pub fn register(m: &mut Methods) {
         &RESIDENCY,
         c"removeAllocation:",
         imp!(|this: *mut Header, _s: Sel, object: *mut Header| -> () {
-            // SAFETY: the receiver is a residency set, the argument a buffer.
-            let (set, buffer) = unsafe { (body::<ResidencyBody>(this), body::<BufferBody>(object)) };
+            // SAFETY: the receiver is a residency set, the argument an allocation.
+            let (set, allocation) = unsafe { (body::<ResidencyBody>(this), Allocation::of(object)) };
             set.change(|s| {
-                if !s.remove(&buffer.start) {
-                    set.sim.report.add("removeAllocation of a buffer that is not in the set".to_owned());
+                if !s.remove(&allocation.start) && !allocation.left_out() {
+                    set.sim.report.add("removeAllocation of something that is not in the set".to_owned());
                 }
             });
         }),

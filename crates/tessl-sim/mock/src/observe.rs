@@ -6,8 +6,9 @@
 use crate::record::Access;
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tessl::device::{Backend, FaultRecord, Fence, MemoryUse, PipelineId, Queue, RawMemory};
 use tessl::plan::KernelKey;
@@ -62,10 +63,25 @@ pub fn claim(
     })
 }
 
-/// Whether a blit moves bytes that a copy or fill of the batch in hand covers; true outside an observed submission.
+/// Memory that the core has: its start and its bytes. The rest is the host code's own.
+static OWNED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn owned() -> MutexGuard<'static, BTreeMap<u64, u64>> {
+    OWNED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_owned(address: u64) -> bool {
+    owned().range(..=address).next_back().is_some_and(|(start, bytes)| address - start < *bytes)
+}
+
+/// Whether a blit moves bytes that a copy or fill of the batch in hand covers, or that the core knows nothing of; true
+/// outside an observed submission.
 pub fn covered(sides: &[u64], bytes: u64) -> bool {
     BATCH.with_borrow(|batch| {
         let Some((commands, _)) = batch else { return true };
+        if !sides.iter().any(|at| is_owned(*at)) {
+            return true;
+        }
         let fits = |c: &&Wanted| {
             let mut pairs = c.accesses.iter().zip(sides);
             !c.kernel && c.accesses.len() == sides.len() && pairs.all(|(a, at)| covers(&a.rect, *at, bytes))
@@ -227,20 +243,26 @@ impl Backend for Observed {
     }
 
     fn allocate(&self, bytes: u64, usage: MemoryUse) -> Result<RawMemory> {
-        self.inner.allocate(bytes, usage)
+        let memory = self.inner.allocate(bytes, usage)?;
+        owned().insert(memory.device, bytes);
+        Ok(memory)
     }
 
     unsafe fn free(&self, memory: RawMemory) {
+        owned().remove(&memory.device);
         // SAFETY: the caller's promises.
         unsafe { self.inner.free(memory) }
     }
 
     unsafe fn import(&self, pointer: *mut u8, bytes: u64) -> Result<RawMemory> {
         // SAFETY: the caller's promises.
-        unsafe { self.inner.import(pointer, bytes) }
+        let memory = unsafe { self.inner.import(pointer, bytes)? };
+        owned().insert(memory.device, bytes);
+        Ok(memory)
     }
 
     unsafe fn end_import(&self, memory: RawMemory) {
+        owned().remove(&memory.device);
         // SAFETY: the caller's promises.
         unsafe { self.inner.end_import(memory) }
     }
@@ -260,6 +282,10 @@ impl Backend for Observed {
 
     fn bake(&self, batch: &Batch) -> Result<Option<Arc<dyn Any + Send + Sync>>> {
         self.inner.bake(batch)
+    }
+
+    fn prebuilt(&self, baked: &(dyn Any + Send + Sync)) -> usize {
+        self.inner.prebuilt(baked)
     }
 
     fn allocation_limit(&self) -> u64 {

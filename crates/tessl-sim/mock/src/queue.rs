@@ -82,7 +82,7 @@ fn commit(queue: &QueueBody, this: usize, buffer: *mut Header, handlers: Vec<Hel
     let items = std::mem::take(&mut recording.items);
     let allocator = recording.allocator;
     drop(recording);
-    if !sim.config.records {
+    if !sim.records() {
         let commit = queue.commits.fetch_add(1, Ordering::Relaxed);
         let feedback = Feedback { error: ptr::null_mut(), start: 0.0, end: 0.0 };
         sim.answer(Answer { sim: sim.clone(), commit, handlers, feedback });
@@ -91,14 +91,11 @@ fn commit(queue: &QueueBody, this: usize, buffer: *mut Header, handlers: Vec<Hel
     let sets = queue.sets.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let resident = |start: u64| sets.iter().any(|set| has(*set as *mut Header, start));
     let mut state = sim.state();
-    for item in &items {
-        let Item::Command(command) = item else { continue };
+    for command in items.iter().flat_map(Item::commands) {
         for start in &command.memory {
             if !resident(*start) {
-                sim.report.add(format!(
-                    "`{}` uses a buffer that is in no committed residency set of its queue",
-                    command.label
-                ));
+                sim.report
+                    .add(format!("`{}` uses memory that is in no committed residency set of its queue", command.label));
             }
             match state.memory.get_mut(start).filter(|m| m.alive) {
                 Some(memory) => memory.uses += 1,
@@ -126,8 +123,7 @@ fn commit(queue: &QueueBody, this: usize, buffer: *mut Header, handlers: Vec<Hel
 
 /// Flips a byte of each argument block that is known.
 fn spoil_arguments(state: &State, items: &[Item]) {
-    for item in items {
-        let Item::Command(command) = item else { continue };
+    for command in items.iter().flat_map(Item::commands) {
         let What::Dispatch { slots, args: Some((slot, _)), .. } = &command.what else { continue };
         if let Some(start) = state.find(slots[*slot]) {
             let offset = usize::try_from(slots[*slot] - start).unwrap_or(0);
@@ -196,7 +192,7 @@ pub fn register(m: &mut Methods) {
             // SAFETY: the receiver is a queue, the argument an event.
             let (queue, event) = unsafe { (body::<QueueBody>(this), body::<EventBody>(object)) };
             let mut state = queue.sim.state();
-            if queue.sim.config.records {
+            if queue.sim.records() {
                 state.engine.signal_event(this as usize, event.id, to);
             } else {
                 state.engine.events.insert(event.id, to);

@@ -34,6 +34,8 @@ pub struct Command {
 }
 
 pub enum What {
+    /// An indirect command buffer is rewritten in place.
+    Optimize,
     Dispatch {
         pipeline: Arc<Pipeline>,
         slots: Vec<u64>,
@@ -54,6 +56,18 @@ pub enum What {
     },
 }
 
+impl Item {
+    /// The commands in it.
+    pub fn commands(&self) -> impl Iterator<Item = &Arc<Command>> {
+        let (one, many) = match self {
+            Item::Command(command) => (Some(command), None),
+            Item::Execution(commands) => (None, Some(commands)),
+            _ => (None, None),
+        };
+        one.into_iter().chain(many.into_iter().flatten().map(|(command, _)| command))
+    }
+}
+
 impl Command {
     /// Where both touch the same bytes and one of them writes.
     pub fn meets(&self, other: &Command) -> Option<String> {
@@ -68,8 +82,16 @@ impl Command {
 pub enum Item {
     Encoder,
     Command(Arc<Command>),
-    Inside { after: u64, before: u64 },
-    Queue { after: u64, before: u64 },
+    /// Commands of one execution of an indirect command buffer, each with whether it waits for those before it.
+    Execution(Vec<(Arc<Command>, bool)>),
+    Inside {
+        after: u64,
+        before: u64,
+    },
+    Queue {
+        after: u64,
+        before: u64,
+    },
 }
 
 pub struct AllocatorBody {

@@ -51,6 +51,8 @@ pub fn loose() -> Vec<String> {
 pub struct Counters {
     pub dispatches: AtomicU64,
     pub blits: AtomicU64,
+    pub executions: AtomicU64,
+    pub indirect_barriers: AtomicU64,
     pub encoder_barriers: AtomicU64,
     pub queue_barriers: AtomicU64,
     pub commits: AtomicU64,
@@ -66,6 +68,10 @@ pub struct Counts {
     pub dispatches: u64,
     /// Copies and fills encoded.
     pub blits: u64,
+    /// Executions of indirect command buffers; their commands count as dispatches.
+    pub executions: u64,
+    /// Barriers of indirect commands that were run.
+    pub indirect_barriers: u64,
     /// Barriers inside an encoder.
     pub encoder_barriers: u64,
     /// Barriers against earlier encoders of the queue.
@@ -86,6 +92,8 @@ impl Counters {
         Counts {
             dispatches: load(&self.dispatches),
             blits: load(&self.blits),
+            executions: load(&self.executions),
+            indirect_barriers: load(&self.indirect_barriers),
             encoder_barriers: load(&self.encoder_barriers),
             queue_barriers: load(&self.queue_barriers),
             commits: load(&self.commits),

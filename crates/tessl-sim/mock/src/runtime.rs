@@ -71,6 +71,15 @@ pub unsafe fn body<'a, T>(object: *const Header) -> &'a T {
     unsafe { &(*object.cast::<Object<T>>()).body }
 }
 
+/// The class of an object.
+///
+/// # Safety
+/// `object` is alive.
+pub unsafe fn class_of<'a>(object: *const Header) -> &'a Class {
+    // SAFETY: the caller's promise; classes are never freed.
+    unsafe { &*(*object).isa }
+}
+
 pub fn retain(object: *mut Header) -> *mut Header {
     if !object.is_null() {
         // SAFETY: a message receiver or argument is alive.

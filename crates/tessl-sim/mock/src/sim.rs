@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::report::{Counters, Report};
 use crate::runtime::{Header, Held};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tessl_sim::Schedule;
@@ -26,6 +27,8 @@ pub struct Config {
     pub memory: u64,
     /// A mistake put in between.
     pub sabotage: Option<Sabotage>,
+    /// What indirect command buffers do.
+    pub indirect: Indirect,
     /// Commands are checked and run. Without this the driver takes them and counts, for measuring the host code alone.
     pub records: bool,
 }
@@ -39,9 +42,20 @@ impl Default for Config {
             apple10: false,
             memory: 1 << 33,
             sabotage: None,
+            indirect: Indirect::Works,
             records: true,
         }
     }
+}
+
+/// What a device makes of indirect command buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indirect {
+    Works,
+    /// It makes none.
+    Refused,
+    /// Their commands do nothing.
+    Ignored,
 }
 
 /// How a commit fails.
@@ -102,6 +116,24 @@ pub enum Sabotage {
     SecondCommit,
     /// Function constants are not set.
     NoConstants,
+    /// Indirect commands do not wait.
+    NoIndirectBarrier,
+    /// One frozen binding in five is not set.
+    FrozenSlotMissing,
+    /// Frozen bindings start 256 bytes late.
+    FrozenOffset,
+    /// Executions are one command too short.
+    ShortExecution,
+    /// Indirect command buffers are not resident.
+    IndirectNotResident,
+    /// Pipelines of indirect commands are not resident.
+    PipelineNotResident,
+    /// Pipelines are not made for indirect command buffers.
+    NoIndirectSupport,
+    /// The argument table stays bound.
+    TableLeftBound,
+    /// One threadgroup too few in indirect commands.
+    IndirectGrid,
 }
 
 impl Sabotage {
@@ -129,6 +161,19 @@ impl Sabotage {
         Sabotage::SecondCommit,
         Sabotage::NoConstants,
     ];
+
+    /// Those that only graphs in indirect command buffers notice.
+    pub const INDIRECT: [Sabotage; 9] = [
+        Sabotage::NoIndirectBarrier,
+        Sabotage::FrozenSlotMissing,
+        Sabotage::FrozenOffset,
+        Sabotage::ShortExecution,
+        Sabotage::IndirectNotResident,
+        Sabotage::PipelineNotResident,
+        Sabotage::NoIndirectSupport,
+        Sabotage::TableLeftBound,
+        Sabotage::IndirectGrid,
+    ];
 }
 
 /// What goes wrong next.
@@ -142,6 +187,8 @@ pub struct Faults {
     pub compile: Option<String>,
     /// What it says of the next pipeline.
     pub pipeline: Option<String>,
+    /// Kernels whose names start like this cannot be in indirect command buffers.
+    pub no_indirect: Option<String>,
     pub commit: Option<CommitFault>,
 }
 
@@ -171,6 +218,9 @@ unsafe impl Send for State {}
 /// One device.
 pub struct Sim {
     pub config: Config,
+    /// The planted mistake is made.
+    pub armed: AtomicBool,
+    pub recording: AtomicBool,
     pub report: Report,
     pub counters: Counters,
     state: Mutex<State>,
@@ -208,6 +258,8 @@ impl Sim {
         std::thread::spawn(move || deliver(&receiver));
         Arc::new(Sim {
             config,
+            armed: AtomicBool::new(true),
+            recording: AtomicBool::new(config.records),
             report: Report::default(),
             counters: Counters::default(),
             state: Mutex::new(State {
@@ -221,7 +273,12 @@ impl Sim {
 
     /// Whether this mistake is put in.
     pub fn is(&self, sabotage: Sabotage) -> bool {
-        self.config.sabotage == Some(sabotage)
+        self.config.sabotage == Some(sabotage) && self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Whether commands are checked and run.
+    pub fn records(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

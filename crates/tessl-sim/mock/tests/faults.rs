@@ -16,7 +16,8 @@ const REMOVED: isize = 4;
 const INTERNAL: isize = 6;
 
 fn open(mock: &Mock) -> Run {
-    let options = Options { stall: Duration::from_millis(400), feedback: Duration::from_millis(100) };
+    let options =
+        Options { stall: Duration::from_millis(400), feedback: Duration::from_millis(100), ..Options::default() };
     mock.open_with(&RuntimeOptions::new(), options).unwrap()
 }
 

@@ -150,7 +150,7 @@ impl Device {
         match &self.repr {
             Repr::Cpu => cpu::open_with(options.isa, options.threads),
             Repr::Cuda(i) => cuda::open(*i, options),
-            Repr::Metal(i) => metal::open(*i),
+            Repr::Metal(i) => metal::open(*i, options),
             Repr::Null(name) => null::open(name),
         }
     }

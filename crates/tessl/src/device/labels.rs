@@ -7,7 +7,7 @@ use crate::stream::Command;
 pub(super) struct Labels {
     first: &'static str,
     pub(super) last: &'static str,
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Labels {

@@ -139,6 +139,11 @@ pub trait Backend: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// How many commands of a batch that [`bake`](Self::bake) has prepared are run without being encoded again.
+    fn prebuilt(&self, _baked: &(dyn Any + Send + Sync)) -> usize {
+        0
+    }
+
     /// Makes memory of the caller's usable by kernels, without copying it.
     ///
     /// # Errors

@@ -85,6 +85,12 @@ impl Graph {
         self.inner.batch.commands().len()
     }
 
+    /// Number of recorded commands that the device keeps in a form of its own; a replay encodes the others again.
+    pub fn prebuilt(&self) -> usize {
+        let count = |baked: &Arc<dyn Any + Send + Sync>| self.rt.memory().backend().prebuilt(&**baked);
+        self.inner.baked.as_ref().map_or(0, count)
+    }
+
     /// Whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.inner.batch.is_empty()

@@ -136,4 +136,8 @@ impl Backend for CudaBackend {
     fn bake(&self, batch: &Batch) -> Result<Option<Arc<dyn Any + Send + Sync>>> {
         Ok(Some(Arc::new(graph::bake(&self.context, &self.registry, batch)?)))
     }
+
+    fn prebuilt(&self, baked: &(dyn Any + Send + Sync)) -> usize {
+        baked.downcast_ref::<graph::Baked>().map_or(0, |b| b.labels.count)
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::{Backend, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
+use crate::options::RuntimeOptions;
 use std::sync::Arc;
 
 pub(in crate::device) fn enumerate() -> Vec<DeviceInfo> {
@@ -22,7 +23,7 @@ pub(in crate::device) fn info(index: u32) -> DeviceInfo {
     }
 }
 
-pub(in crate::device) fn open(index: u32) -> Result<Arc<dyn Backend>> {
+pub(in crate::device) fn open(index: u32, _: &RuntimeOptions) -> Result<Arc<dyn Backend>> {
     let info = info(index);
     Err(Error::unavailable(info.id, info.missing.unwrap_or_default(), info.help))
 }

@@ -52,6 +52,11 @@ impl Arena {
         &self.buffer
     }
 
+    /// Where a place is in the buffer.
+    pub(super) fn offset(&self, place: Place) -> usize {
+        usize::try_from(place.device - self.device).expect("INVARIANT: a place is inside the buffer")
+    }
+
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

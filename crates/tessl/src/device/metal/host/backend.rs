@@ -2,6 +2,7 @@
 
 use super::arena::Arena;
 use super::graph;
+use super::indirect;
 use super::objects::Obj;
 use super::probe::Options;
 use super::queue::MetalQueue;
@@ -33,6 +34,8 @@ pub(super) struct Gpu {
     /// Work was given up that the device may still be doing: nothing that it could touch is freed any more.
     pub(super) lost: AtomicBool,
     pub(super) tracks: Mutex<Vec<Weak<Track>>>,
+    /// Graphs are kept in indirect command buffers, which have been seen to work.
+    pub(super) indirect: AtomicBool,
 }
 
 impl Gpu {
@@ -60,12 +63,17 @@ impl MetalBackend {
         profile: DeviceProfile,
         options: Options,
     ) -> Result<Self> {
-        let registry = Arc::new(Registry::new(&device)?);
+        let wanted = options.graphs.indirect == Some(true);
+        let registry = Arc::new(Registry::new(&device, wanted)?);
         let residency = Residency::new(&device)?;
         let arena = made("newBuffer", Arena::new(&device))?;
-        residency.add(arena.buffer());
-        let gpu = Gpu { device, residency, arena, options, lost: AtomicBool::new(false), tracks: Mutex::default() };
-        Ok(MetalBackend { info, profile, gpu: Arc::new(gpu), registry, in_use: AtomicU64::new(0) })
+        residency.add(ProtocolObject::from_ref(&**arena.buffer()));
+        let [lost, indirect] = [(); 2].map(|()| AtomicBool::new(false));
+        let gpu = Arc::new(Gpu { device, residency, arena, options, lost, tracks: Mutex::default(), indirect });
+        if wanted {
+            indirect::try_out(&gpu, &registry);
+        }
+        Ok(MetalBackend { info, profile, gpu, registry, in_use: AtomicU64::new(0) })
     }
 
     fn buffer(&self, bytes: usize, options: MTLResourceOptions) -> Option<Obj<dyn MTLBuffer>> {
@@ -78,7 +86,7 @@ impl MetalBackend {
 
     /// Describes a buffer; its reference is kept in `token` until [`taken`] turns it back.
     fn raw(&self, buffer: Obj<dyn MTLBuffer>, host: *mut u8, bytes: u64, skipped: usize) -> RawMemory {
-        self.gpu.residency.add(&buffer);
+        self.gpu.residency.add(ProtocolObject::from_ref(&*buffer));
         let device = buffer.gpuAddress() + skipped as u64;
         RawMemory { device, host, bytes, token: Retained::into_raw(buffer) as usize as u64 }
     }
@@ -89,7 +97,8 @@ impl MetalBackend {
         if self.gpu.lost.load(Ordering::Acquire) {
             std::mem::forget(buffer);
         } else {
-            self.gpu.residency.remove(buffer);
+            let bytes = buffer.length();
+            self.gpu.residency.remove(ProtocolObject::from_retained(buffer), bytes);
         }
     }
 }
@@ -191,6 +200,12 @@ impl Backend for MetalBackend {
     }
 
     fn bake(&self, batch: &Batch) -> Result<Option<Arc<dyn Any + Send + Sync>>> {
-        autoreleasepool(|_| Ok(Some(Arc::new(graph::bake(&self.gpu, batch)?) as Arc<dyn Any + Send + Sync>)))
+        autoreleasepool(|_| {
+            Ok(Some(Arc::new(graph::bake(&self.gpu, &self.registry, batch)?) as Arc<dyn Any + Send + Sync>))
+        })
+    }
+
+    fn prebuilt(&self, baked: &(dyn Any + Send + Sync)) -> usize {
+        baked.downcast_ref::<graph::Baked>().map_or(0, graph::Baked::prebuilt)
     }
 }

@@ -1,7 +1,8 @@
 //! Commands into a compute encoder: argument table, barriers, dispatches, blits.
 
-use super::arena::{Arena, Chunks};
+use super::arena::{Arena, Chunks, Place};
 use super::backend::buffer_of;
+use super::indirect::Indirect;
 use super::objects::Obj;
 use super::registry::{Pipeline, Registry};
 use super::residency::made;
@@ -16,6 +17,7 @@ use objc2_metal::{
     MTL4ArgumentTable, MTL4ArgumentTableDescriptor, MTL4CommandEncoder, MTL4ComputeCommandEncoder,
     MTL4VisibilityOptions, MTLBuffer, MTLDevice, MTLSize, MTLStages,
 };
+use std::ops::Range;
 
 /// Buffers of an argument table.
 const TABLE: usize = 31;
@@ -43,6 +45,27 @@ impl Table {
             unsafe { self.table.setAddress_atIndex(address, index) };
             self.bound[index] = address;
         }
+    }
+}
+
+/// The size of a dispatch.
+#[derive(Clone, Copy)]
+pub(super) struct Geometry {
+    pub(super) grid: [u32; 3],
+    pub(super) threads: u32,
+    pub(super) shared_bytes: u32,
+}
+
+impl Geometry {
+    /// Threadgroups, and threads of one.
+    pub(super) fn sizes(&self) -> [MTLSize; 2] {
+        let [width, height, depth] = self.grid.map(|n| n as usize);
+        [MTLSize { width, height, depth }, MTLSize { width: self.threads as usize, height: 1, depth: 1 }]
+    }
+
+    /// Dynamic threadgroup memory as Metal wants it; `None` where there is none.
+    pub(super) fn shared(&self) -> Option<usize> {
+        (self.shared_bytes > 0).then(|| (self.shared_bytes as usize).next_multiple_of(16))
     }
 }
 
@@ -100,9 +123,8 @@ impl<'a> Encoder<'a> {
     pub(super) fn command(&mut self, batch: &Batch, command: &Command) -> Result<(), Stop> {
         let bindings = batch.bindings(command);
         match &command.work {
-            Work::Kernel { pipeline, grid, threads, shared_bytes } => {
-                let geometry = (*grid, *threads, *shared_bytes);
-                self.kernel(*pipeline, batch, command, geometry)
+            &Work::Kernel { pipeline, grid, threads, shared_bytes } => {
+                self.kernel(pipeline, batch, command, Geometry { grid, threads, shared_bytes })
             }
             Work::Copy => {
                 let sides = [&bindings[0], &bindings[1]];
@@ -115,26 +137,12 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    fn kernel(
-        &mut self,
-        id: PipelineId,
-        batch: &Batch,
-        command: &Command,
-        geometry: ([u32; 3], u32, u32),
-    ) -> Result<(), Stop> {
+    fn kernel(&mut self, id: PipelineId, batch: &Batch, command: &Command, geometry: Geometry) -> Result<(), Stop> {
         let registry = self.registry;
         let pipelines = registry.pipelines();
-        let pipeline = pipelines.get(id.0 as usize).ok_or_else(|| refuse(command, "an unknown pipeline".into()))?;
+        let pipeline = admit(&pipelines, id, batch, command, geometry).map_err(Stop::Failed)?;
         let bindings = batch.bindings(command);
         let args = batch.args(command);
-        let count = bindings.len() + usize::from(!args.is_empty()) + if pipeline.reports { 2 } else { 0 };
-        if count > TABLE {
-            return Err(refuse(command, format!("{count} buffers, an argument table has {TABLE}")));
-        }
-        if geometry.1 > pipeline.max_threads {
-            let what = format!("{} threads, the pipeline allows {}", geometry.1, pipeline.max_threads);
-            return Err(refuse(command, what));
-        }
         let args = match self.base {
             _ if args.is_empty() => None,
             Some(base) => Some(base + u64::from(command.args_start)),
@@ -170,20 +178,18 @@ impl<'a> Encoder<'a> {
         Ok([block, place])
     }
 
-    fn dispatch(&mut self, id: PipelineId, pipeline: &Pipeline, (grid, threads, shared): ([u32; 3], u32, u32)) {
-        if grid.contains(&0) {
+    fn dispatch(&mut self, id: PipelineId, pipeline: &Pipeline, geometry: Geometry) {
+        if geometry.grid.contains(&0) {
             return;
         }
         if self.current.replace(id) != Some(id) {
             self.encoder.setComputePipelineState(&pipeline.state);
         }
-        if shared > 0 {
-            let bytes = (shared as usize).next_multiple_of(16);
+        if let Some(bytes) = geometry.shared() {
             // SAFETY: the plan keeps within the device's threadgroup memory; index 0 is the one that kernels declare.
             unsafe { self.encoder.setThreadgroupMemoryLength_atIndex(bytes, 0) };
         }
-        let groups = MTLSize { width: grid[0] as usize, height: grid[1] as usize, depth: grid[2] as usize };
-        let group = MTLSize { width: threads as usize, height: 1, depth: 1 };
+        let [groups, group] = geometry.sizes();
         self.encoder.dispatchThreadgroups_threadsPerThreadgroup(groups, group);
         self.dirty = true;
     }
@@ -236,8 +242,63 @@ impl<'a> Encoder<'a> {
             self.table.bind(index, address);
         }
         let pipelines = registry.pipelines();
-        self.dispatch(id, &pipelines[id.0 as usize], ([groups, 1, 1], transfer::THREADS, 0));
+        self.dispatch(id, &pipelines[id.0 as usize], transfer::geometry(groups));
         Ok(())
+    }
+
+    /// Runs commands of an indirect command buffer.
+    pub(super) fn execute(&mut self, indirect: &Indirect, slots: Range<usize>) {
+        let registry = self.registry;
+        let first = &indirect.slots[slots.start];
+        if indirect.frozen {
+            // A bound table and frozen bindings do not go together.
+            self.encoder.setArgumentTable(None);
+        } else {
+            first.addresses.iter().enumerate().for_each(|(index, address)| self.table.bind(index, *address));
+        }
+        // Metal wants one on the encoder, though the commands bring their own.
+        self.encoder.setComputePipelineState(&registry.pipelines()[first.pipeline.0 as usize].state);
+        let range = NSRange::new(slots.start, slots.len());
+        // SAFETY: the slots are recorded, and the graph that the caller keeps alive keeps the buffer.
+        unsafe { self.encoder.executeCommandsInBuffer_withRange(indirect.buffer(), range) };
+        if indirect.frozen {
+            self.encoder.setArgumentTable(Some(&self.table.table));
+        }
+        // What the encoder's pipeline is afterwards is not promised.
+        self.current = None;
+        self.dirty = true;
+    }
+
+    /// Lets Metal rewrite the commands of an indirect command buffer, once, before they run.
+    pub(super) fn optimize(&mut self, indirect: &Indirect) {
+        let range = NSRange::new(0, indirect.slots.len());
+        // SAFETY: as in `execute`; nothing has run from the buffer yet.
+        unsafe { self.encoder.optimizeIndirectCommandBuffer_withRange(indirect.buffer(), range) };
+        self.dirty = true;
+    }
+
+    /// Zeroes the status block of a graph, which starts here.
+    pub(super) fn clear(&mut self, graph: &ProtocolObject<dyn MTLBuffer>, at: usize) {
+        let range = NSRange::new(at, STATUS_WORDS * 4);
+        // SAFETY: the block is inside the graph's buffer.
+        unsafe { self.encoder.fillBuffer_range_value(graph, range, 0) };
+        self.dirty = true;
+    }
+
+    /// Copies the status block of a graph to where the host reads it.
+    pub(super) fn fetch(&mut self, graph: &ProtocolObject<dyn MTLBuffer>, at: usize, place: Place) {
+        let (to, offset) = (self.arena.buffer(), self.arena.offset(place));
+        // SAFETY: the block is inside the graph's buffer, the place inside a chunk of this batch.
+        unsafe {
+            self.encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(
+                graph,
+                at,
+                to,
+                offset,
+                STATUS_WORDS * 4,
+            );
+        }
+        self.dirty = true;
     }
 
     fn copy(&self, [from, to]: [&Binding; 2], source: Rect, target: Rect) {
@@ -265,8 +326,29 @@ impl<'a> Encoder<'a> {
     }
 }
 
+/// The pipeline of a command, if it can be dispatched like this.
+pub(super) fn admit<'a>(
+    pipelines: &'a [Pipeline],
+    id: PipelineId,
+    batch: &Batch,
+    command: &Command,
+    geometry: Geometry,
+) -> Result<&'a Pipeline> {
+    let pipeline = pipelines.get(id.0 as usize).ok_or_else(|| refuse(command, "an unknown pipeline".into()))?;
+    let args = usize::from(!batch.args(command).is_empty());
+    let count = batch.bindings(command).len() + args + if pipeline.reports { 2 } else { 0 };
+    if count > TABLE {
+        return Err(refuse(command, format!("{count} buffers, an argument table has {TABLE}")));
+    }
+    if geometry.threads > pipeline.max_threads {
+        let what = format!("{} threads, the pipeline allows {}", geometry.threads, pipeline.max_threads);
+        return Err(refuse(command, what));
+    }
+    Ok(pipeline)
+}
+
 /// Where a linear range starts in its buffer, and its bytes. Imported memory need not start where its buffer does.
-fn offset(binding: &Binding, rect: Rect) -> (usize, usize) {
+pub(super) fn offset(binding: &Binding, rect: Rect) -> (usize, usize) {
     let raw = binding.memory.raw();
     // SAFETY: the binding keeps the allocation alive.
     let skipped = raw.device - unsafe { buffer_of(raw) }.gpuAddress();
@@ -274,7 +356,6 @@ fn offset(binding: &Binding, rect: Rect) -> (usize, usize) {
     (size(skipped + rect.offset), size(rect.width))
 }
 
-fn refuse(command: &Command, message: String) -> Stop {
-    let error = DeviceError { op: command.label, code: 0, message, scope: Scope::Stream };
-    Stop::Failed(Error::Device(Box::new(error)))
+fn refuse(command: &Command, message: String) -> Error {
+    Error::Device(Box::new(DeviceError { op: command.label, code: 0, message, scope: Scope::Stream }))
 }

@@ -6,6 +6,8 @@
 //! - What may not run side by side is separated by the barriers that the core asks for; across streams, events.
 //! - Memory is resident through one residency set ([`residency`]), changed by commits in bulk.
 //! - Arguments go through chunks of a 16 MiB ring ([`arena`]), because Metal 4 binds addresses only.
+//! - Captured batches have their arguments in a buffer of their own ([`graph`]), and on request their commands in an
+//!   indirect command buffer ([`indirect`]).
 //! - A batch has finished when Metal's commit feedback says so ([`track`]): the event alone does not tell errors.
 
 mod arena;
@@ -13,6 +15,7 @@ mod backend;
 mod commit;
 mod encode;
 mod graph;
+mod indirect;
 mod objects;
 mod probe;
 mod queue;

@@ -5,6 +5,7 @@ use super::objects::{Obj, items};
 use crate::device::metal::PROFILES;
 use crate::device::{Backend, DeviceInfo, DeviceKind, DeviceProfile};
 use crate::error::{Error, Result};
+use crate::options::{GraphOptions, RuntimeOptions};
 use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSProcessInfo;
@@ -24,11 +25,13 @@ pub struct Options {
     /// After the GPU has signalled a batch, its commit feedback may take this long; then the batch counts as failed.
     /// 5 s by default.
     pub feedback: Duration,
+    /// How graphs are kept.
+    pub graphs: GraphOptions,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { stall: Duration::from_secs(120), feedback: Duration::from_secs(5) }
+        Options { stall: Duration::from_secs(120), feedback: Duration::from_secs(5), graphs: GraphOptions::new() }
     }
 }
 
@@ -63,9 +66,9 @@ pub(in crate::device) fn info(index: u32) -> DeviceInfo {
     autoreleasepool(|_| device(index).map_or_else(|| absent(index), |device| info_of(index, &device)))
 }
 
-pub(in crate::device) fn open(index: u32) -> Result<Arc<dyn Backend>> {
+pub(in crate::device) fn open(index: u32, options: &RuntimeOptions) -> Result<Arc<dyn Backend>> {
     autoreleasepool(|_| match device(index) {
-        Some(device) => open_on(index, device, Options::default()),
+        Some(device) => open_on(index, device, Options { graphs: options.graphs, ..Options::default() }),
         None => {
             let info = absent(index);
             Err(Error::unavailable(info.id, info.missing.unwrap_or_default(), info.help))

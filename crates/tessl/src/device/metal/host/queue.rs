@@ -16,6 +16,7 @@ use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTL4CommandBuffer, MTL4CommandQueue, MTLDevice};
 use std::any::Any;
+use std::ops::Range;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,9 +38,49 @@ pub(super) struct MetalQueue {
 /// What a submission runs.
 struct Job<'a> {
     batch: &'a Batch,
-    /// Where a captured batch has its arguments. Its first command has no barrier of its own, so all of it comes after
-    /// what was submitted before.
-    baked: Option<u64>,
+    /// What was made of it when it was captured.
+    baked: Option<&'a Baked>,
+}
+
+impl Job<'_> {
+    /// Commands, or steps of a graph.
+    fn len(&self) -> usize {
+        self.baked.map_or(self.batch.commands().len(), |b| b.steps.len())
+    }
+
+    fn labels(&self, steps: Range<usize>) -> Labels {
+        let commands = match self.baked {
+            Some(_) if steps.is_empty() => 0..0,
+            Some(b) => b.steps[steps.start].commands().start..b.steps[steps.end - 1].commands().end,
+            None => steps,
+        };
+        Labels::of(&self.batch.commands()[commands])
+    }
+
+    /// Encodes from `start` on, as many as the arena has room for; tells how many.
+    fn encode(&self, encoder: &mut Encoder<'_>, start: usize) -> (usize, Result<()>) {
+        let place = match self.baked.map_or(Ok(None), |b| b.open(encoder, start)) {
+            Ok(place) => place,
+            Err(Stop::Full) => return (0, Ok(())),
+            Err(Stop::Failed(error)) => return (0, Err(error)),
+        };
+        let mut count = 0;
+        for step in start..self.len() {
+            let outcome = match self.baked {
+                Some(baked) => baked.encode(encoder, self.batch, step),
+                None => encoder.command(self.batch, &self.batch.commands()[step]),
+            };
+            match outcome {
+                Ok(()) => count += 1,
+                Err(Stop::Full) => break,
+                Err(Stop::Failed(error)) => return (count, Err(error)),
+            }
+        }
+        if let Some(baked) = self.baked {
+            baked.close(encoder, place, start + count == self.len());
+        }
+        (count, Ok(()))
+    }
 }
 
 impl MetalQueue {
@@ -58,10 +99,9 @@ impl MetalQueue {
             self.track.pass(signal);
             return Err(error);
         }
-        let commands = job.batch.commands();
         let mut done = 0;
         let outcome = self.hold_back(fences).and_then(|mut needs| {
-            while done < commands.len() {
+            while done < job.len() {
                 let part = self.part(job, done, &mut table.0, std::mem::take(&mut needs), signal)?;
                 if part == 0 {
                     self.make_room()?;
@@ -70,45 +110,29 @@ impl MetalQueue {
             }
             Ok(())
         });
-        if outcome.is_err() || commands.is_empty() {
+        if outcome.is_err() || job.len() == 0 {
             self.track.pass(signal);
         }
         outcome
     }
 
-    /// Encodes and commits commands from `start` on, as many as the arena has room for; tells how many.
+    /// Encodes and commits from `start` on, as much as the arena has room for; tells how many commands or steps.
     fn part(&self, job: &Job<'_>, start: usize, table: &mut Table, needs: Needs, signal: u64) -> Result<usize> {
-        let commands = &job.batch.commands()[start..];
         let busy = self.track.is_busy();
         let mut slot = self.track.slot()?;
         slot.0.begin();
         let open = slot.0.buffer.computeCommandEncoder();
         let opened = Encoder::open(open, &self.registry, &self.gpu.arena, table, &mut slot.0.chunks);
-        let mut outcome = Ok(());
-        let mut count = 0;
-        let mut report = None;
-        match opened {
+        let (count, outcome, report) = match opened {
             Ok(mut encoder) => {
-                encoder.base = job.baked;
                 encoder.behind = busy;
-                if job.baked.is_some() && start == 0 {
-                    encoder.barrier();
-                }
-                for command in commands {
-                    match encoder.command(job.batch, command) {
-                        Ok(()) => count += 1,
-                        Err(Stop::Full) => break,
-                        Err(Stop::Failed(error)) => {
-                            outcome = Err(error);
-                            break;
-                        }
-                    }
-                }
-                report = encoder.report.map(|(_, host)| host);
+                let (count, outcome) = job.encode(&mut encoder, start);
+                let report = encoder.report.map(|(_, host)| host);
                 encoder.end();
+                (count, outcome, report)
             }
-            Err(error) => outcome = Err(error),
-        }
+            Err(error) => (0, Err(error), None),
+        };
         slot.0.buffer.endCommandBuffer();
         if outcome.is_err() || count == 0 {
             self.track.put_back(slot);
@@ -118,10 +142,13 @@ impl MetalQueue {
         for (track, ticket) in &needs {
             self.queue.waitForEvent_value(ProtocolObject::from_ref(&*track.event), *ticket);
         }
-        let signal = (count == commands.len()).then_some(signal);
-        let (buffer, labels) = (slot.0.buffer.clone(), Labels::of(&commands[..count]));
+        let signal = (start + count == job.len()).then_some(signal);
+        let (buffer, labels) = (slot.0.buffer.clone(), job.labels(start..start + count));
         let ticket = self.track.begin(|ticket| Pending { ticket, signal, labels, slot, report, needs, heard: None });
         commit(&self.queue, &buffer, &self.track, ticket);
+        if let Some(baked) = job.baked {
+            baked.committed();
+        }
         Ok(count)
     }
 
@@ -172,7 +199,7 @@ impl Queue for MetalQueue {
             // SAFETY: the caller's promises are those of `submit`.
             return unsafe { self.submit(batch, fences, signal) };
         };
-        autoreleasepool(|_| self.run(&Job { batch, baked: Some(baked.base) }, fences, signal))
+        autoreleasepool(|_| self.run(&Job { batch, baked: Some(baked) }, fences, signal))
     }
 
     fn completed(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Compiled libraries and pipelines of one device.
 
+use super::backend::Gpu;
 use super::objects::{Obj, error, items, ns};
 use super::transfer;
 use crate::device::PipelineId;
@@ -9,14 +10,15 @@ use crate::plan::KernelKey;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSURL;
 use objc2_metal::{
-    MTL4Compiler, MTL4CompilerDescriptor, MTL4ComputePipelineDescriptor, MTL4LibraryDescriptor,
-    MTL4LibraryFunctionDescriptor, MTL4SpecializedFunctionDescriptor, MTLCompileOptions, MTLComputePipelineState,
-    MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions,
-    MTLMathMode,
+    MTL4Compiler, MTL4CompilerDescriptor, MTL4ComputePipelineDescriptor, MTL4IndirectCommandBufferSupportState,
+    MTL4LibraryDescriptor, MTL4LibraryFunctionDescriptor, MTL4SpecializedFunctionDescriptor, MTLCompileOptions,
+    MTLComputePipelineState, MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary,
+    MTLMathFloatingPointFunctions, MTLMathMode,
 };
 use std::collections::HashMap;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 /// Threads of a simdgroup, on which every kernel counts.
@@ -29,6 +31,18 @@ pub(super) struct Pipeline {
     pub(super) reports: bool,
     /// Threads of a threadgroup, at most.
     pub(super) max_threads: u32,
+    /// It may be in indirect command buffers.
+    pub(super) indirect: bool,
+    resident: AtomicBool,
+}
+
+impl Pipeline {
+    /// Indirect command buffers refer to it from now on.
+    pub(super) fn make_resident(&self, gpu: &Gpu) {
+        if !self.resident.swap(true, Ordering::AcqRel) {
+            gpu.residency.add(ProtocolObject::from_ref(&*self.state));
+        }
+    }
 }
 
 struct Compiled {
@@ -52,6 +66,8 @@ struct Names {
 /// Everything compiled for one device.
 pub(super) struct Registry {
     compiler: Obj<dyn MTL4Compiler>,
+    /// Kernels are made fit for indirect command buffers.
+    indirect: bool,
     names: Mutex<Names>,
     pipelines: RwLock<Vec<Pipeline>>,
     transfers: [OnceLock<PipelineId>; transfer::KERNELS.len()],
@@ -62,12 +78,12 @@ fn taken(what: &'static str, name: &str) -> Error {
 }
 
 impl Registry {
-    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>) -> Result<Self> {
+    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>, indirect: bool) -> Result<Self> {
         let compiler = device
             .newCompilerWithDescriptor_error(&MTL4CompilerDescriptor::new())
             .map_err(|e| Error::Device(Box::new(error("newCompiler", &e, "", Scope::Call))))?;
         let (names, pipelines) = (Mutex::default(), RwLock::default());
-        Ok(Registry { compiler, names, pipelines, transfers: Default::default() })
+        Ok(Registry { compiler, indirect, names, pipelines, transfers: Default::default() })
     }
 
     /// The kernels by [`PipelineId`], for the length of one batch.
@@ -201,17 +217,27 @@ impl Registry {
         descriptor.setComputeFunctionDescriptor(Some(&specialized));
         // Our own plans launch whole simdgroups only.
         descriptor.setThreadGroupSizeIsMultipleOfThreadExecutionWidth(compiled.builtin);
-        let state = self
-            .compiler
-            .newComputePipelineStateWithDescriptor_compilerTaskOptions_error(&descriptor, None)
-            .map_err(|e| Error::Device(Box::new(error("newComputePipelineState", &e, &key.name, Scope::Call))))?;
+        let make = |indirect: bool| {
+            let support = MTL4IndirectCommandBufferSupportState(indirect.into());
+            descriptor.setSupportIndirectCommandBuffers(support);
+            let state =
+                self.compiler.newComputePipelineStateWithDescriptor_compilerTaskOptions_error(&descriptor, None);
+            state.map(|state| (state, indirect))
+        };
+        // Metal refuses some kernels for indirect command buffers; those are encoded at each replay.
+        let made = if self.indirect { make(true).or_else(|_| make(false)) } else { make(false) };
+        let (state, indirect) =
+            made.map_err(|e| Error::Device(Box::new(error("newComputePipelineState", &e, &key.name, Scope::Call))))?;
         if state.threadExecutionWidth() != SIMD {
             let what = format!("{}: simdgroups of {} threads", key.name, state.threadExecutionWidth());
             return Err(Error::unsupported("pipeline", what, "metal"));
         }
         let reports = compiled.text.as_deref().is_some_and(|text| source::reports(text, &key.name));
         let max_threads = u32::try_from(state.maxTotalThreadsPerThreadgroup()).unwrap_or(u32::MAX);
-        Ok(Pipeline { state, reports, max_threads })
+        if indirect != self.indirect {
+            tracing::warn!(target: "tessl::metal", "`{}` cannot be in indirect command buffers", key.name);
+        }
+        Ok(Pipeline { state, reports, max_threads, indirect, resident: AtomicBool::new(false) })
     }
 }
 

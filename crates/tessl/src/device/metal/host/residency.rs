@@ -3,7 +3,7 @@
 use super::objects::{Obj, Own, error, none};
 use crate::error::{Error, Result, Scope};
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTL4CommandQueue, MTLBuffer, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor};
+use objc2_metal::{MTL4CommandQueue, MTLAllocation, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory that has been freed is given back at the next submission, or at once when there is more of it than this.
@@ -16,12 +16,12 @@ pub(super) struct Residency {
 
 struct State {
     set: Own<Obj<dyn MTLResidencySet>>,
-    /// Buffers came or went since the last commit.
+    /// Allocations came or went since the last commit.
     changed: bool,
-    /// Buffers came.
+    /// Allocations came.
     grown: bool,
-    /// Buffers that went; they live until the set has let go of them.
-    leaving: Vec<Own<Obj<dyn MTLBuffer>>>,
+    /// What went; it lives until the set has let go of it.
+    leaving: Vec<Own<Obj<dyn MTLAllocation>>>,
     leaving_bytes: u64,
 }
 
@@ -47,19 +47,19 @@ impl Residency {
         queue.removeResidencySet(&self.state().set.0);
     }
 
-    pub(super) fn add(&self, buffer: &ProtocolObject<dyn MTLBuffer>) {
+    pub(super) fn add(&self, allocation: &ProtocolObject<dyn MTLAllocation>) {
         let mut state = self.state();
-        state.set.0.addAllocation(ProtocolObject::from_ref(buffer));
+        state.set.0.addAllocation(allocation);
         (state.changed, state.grown) = (true, true);
     }
 
-    /// The buffer must be in no unfinished batch.
-    pub(super) fn remove(&self, buffer: Obj<dyn MTLBuffer>) {
+    /// The allocation, of this many bytes, must be in no unfinished batch.
+    pub(super) fn remove(&self, allocation: Obj<dyn MTLAllocation>, bytes: usize) {
         let mut state = self.state();
-        state.set.0.removeAllocation(ProtocolObject::from_ref(&*buffer));
+        state.set.0.removeAllocation(&allocation);
         state.changed = true;
-        state.leaving_bytes += buffer.length() as u64;
-        state.leaving.push(Own(buffer));
+        state.leaving_bytes += bytes as u64;
+        state.leaving.push(Own(allocation));
         if state.leaving_bytes > LEAVING_BYTES {
             state.commit();
         }

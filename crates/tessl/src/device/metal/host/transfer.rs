@@ -1,5 +1,6 @@
 //! Copies and fills: blits where those are exact and few, kernels for the rest.
 
+use super::encode::Geometry;
 use crate::args::TransferArgs;
 use crate::plan::KernelKey;
 use crate::stream::Rect;
@@ -9,7 +10,7 @@ const BLIT: u64 = 4;
 /// Rows that are worth a blit each.
 const FEW: u64 = 8;
 /// Threads of a threadgroup, as in `transfer.metal`.
-pub(super) const THREADS: u32 = 256;
+const THREADS: u32 = 256;
 /// Threads walk over the units when there are more threadgroups than this.
 const MAX_GROUPS: u64 = 1 << 16;
 
@@ -33,6 +34,11 @@ pub(super) enum Way {
     Kernel { kernel: usize, args: TransferArgs, groups: u32 },
 }
 
+/// The dispatch of a kernel.
+pub(super) fn geometry(groups: u32) -> Geometry {
+    Geometry { grid: [groups, 1, 1], threads: THREADS, shared_bytes: 0 }
+}
+
 /// Rows without gaps on any side become one.
 pub(super) fn flat<const SIDES: usize>(mut rects: [Rect; SIDES]) -> [Rect; SIDES] {
     let Rect { width, rows, .. } = rects[0];
@@ -47,17 +53,30 @@ pub(super) fn flat<const SIDES: usize>(mut rects: [Rect; SIDES]) -> [Rect; SIDES
 
 /// `addresses` are those of the first bytes; a fill has one side, a copy two: source, then target.
 pub(super) fn way<const SIDES: usize>(rects: &[Rect; SIDES], addresses: [u64; SIDES], value: u8) -> Way {
-    let Rect { width, rows, .. } = rects[0];
-    let pitches = || rects.iter().filter(|r| r.rows > 1).map(|r| r.pitch);
-    let divides = |unit: u64| {
-        let all = addresses.into_iter().chain(rects.iter().map(|r| r.offset)).chain(pitches()).chain([width]);
-        all.into_iter().all(|n| n.is_multiple_of(unit))
-    };
-    if divides(BLIT) && rows <= FEW {
+    if rects[0].rows <= FEW && divides(rects, addresses, BLIT) {
         return Way::Blit;
     }
+    let (kernel, args, groups) = launch(rects, addresses, value);
+    Way::Kernel { kernel, args, groups }
+}
+
+/// Whether all rows start and end on multiples of `unit` bytes.
+fn divides<const SIDES: usize>(rects: &[Rect; SIDES], addresses: [u64; SIDES], unit: u64) -> bool {
+    let pitches = rects.iter().filter(|r| r.rows > 1).map(|r| r.pitch);
+    let all = addresses.into_iter().chain(rects.iter().map(|r| r.offset)).chain(pitches).chain([rects[0].width]);
+    all.into_iter().all(|n| n.is_multiple_of(unit))
+}
+
+/// The kernel that moves these rows (by its place in [`KERNELS`]), its arguments and its threadgroups.
+pub(super) fn launch<const SIDES: usize>(
+    rects: &[Rect; SIDES],
+    addresses: [u64; SIDES],
+    value: u8,
+) -> (usize, TransferArgs, u32) {
+    let Rect { width, rows, .. } = rects[0];
     let kernels = if SIDES == 1 { 3..5 } else { 0..3 };
-    let kernel = kernels.rev().find(|&k| divides(KERNELS[k].1)).expect("INVARIANT: 1 divides everything");
+    let kernel =
+        kernels.rev().find(|&k| divides(rects, addresses, KERNELS[k].1)).expect("INVARIANT: 1 divides everything");
     let unit = KERNELS[kernel].1;
     let total = width / unit * rows;
     let groups = u32::try_from(total.div_ceil(THREADS.into()).min(MAX_GROUPS)).unwrap_or(1);
@@ -70,7 +89,7 @@ pub(super) fn way<const SIDES: usize>(rects: &[Rect; SIDES], addresses: [u64; SI
         groups,
         value: u32::from_ne_bytes([value; 4]),
     };
-    Way::Kernel { kernel, args, groups }
+    (kernel, args, groups)
 }
 
 #[cfg(test)]
