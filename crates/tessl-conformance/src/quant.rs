@@ -166,8 +166,9 @@ impl QuantProblem {
         }
         let reason = plan(&Desc::Quant(desc), mem.env.rt.profile()).map_err(|e| e.to_string())?.reason;
         let rounded = reason.contains("rounded");
+        let digits = reason.contains("fixed point").then_some(if self.input == DType::F32 { 3 } else { 2 });
         let sums: Vec<Vec<(f64, f64)>> =
-            matrices.iter().map(|w| w.products(&x, m, rounded.then_some(self.input))).collect();
+            matrices.iter().map(|w| w.products(&x, m, rounded.then_some(self.input), digits)).collect();
         for (i, bytes) in first.iter().enumerate() {
             let n = self.n[i];
             let shape: Vec<usize> = self.outer.iter().copied().chain([n]).collect();

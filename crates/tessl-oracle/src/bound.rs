@@ -109,6 +109,18 @@ pub fn quant(k: usize, magnitude: f64, rounded: f64) -> f64 {
     magnitude * (sum(k) + 3.0 * U + rounded) + 2f64.powi(-148)
 }
 
+/// Largest error of `sum_k x_k w_k` from an x in fixed point with 8 `digits` bits: an element is off by half a step, and the
+/// digits reach 127 / 128 of their range, so by 2^(1 - 8 digits) times 1.005 of the largest of its 32. Steps end at 2^-122.
+/// `x` and the magnitudes of the weights, in the order of k.
+pub fn fixed_point(x: &[f64], magnitudes: impl IntoIterator<Item = f64>, digits: i32) -> f64 {
+    let mut magnitudes = magnitudes.into_iter();
+    let error = |block: &[f64]| {
+        let largest = block.iter().fold(2f64.powi(-100), |m, x| m.max(x.abs()));
+        1.005 * 2f64.powi(1 - 8 * digits) * largest * magnitudes.by_ref().take(block.len()).sum::<f64>()
+    };
+    x.chunks(32).map(error).sum()
+}
+
 /// Largest error of one rounding to f32 of a result whose exact value is `y`.
 pub fn rounding(y: f64) -> f64 {
     U * y.abs() + 2f64.powi(-150)

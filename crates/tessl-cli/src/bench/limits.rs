@@ -19,7 +19,12 @@ pub(crate) fn last_level_cache() -> Option<u64> {
 
 /// Bytes per second that `threads` threads read together, the best of a few passes.
 pub(crate) fn read_rate(threads: usize) -> f64 {
-    let data: Vec<u64> = (0..(BYTES / 8) as u64).collect();
+    read_rate_of(threads, BYTES as u64)
+}
+
+/// The same for a working set of `bytes` bytes that is read again and again.
+pub(crate) fn read_rate_of(threads: usize, bytes: u64) -> f64 {
+    let data: Vec<u64> = (0..bytes / 8).collect();
     let part = data.len().div_ceil(threads.max(1));
     let mut best = 0.0f64;
     for _ in 0..PASSES {
@@ -30,7 +35,7 @@ pub(crate) fn read_rate(threads: usize) -> f64 {
             }
         });
         #[allow(clippy::cast_precision_loss)]
-        let rate = BYTES as f64 / started.elapsed().as_secs_f64();
+        let rate = bytes as f64 / started.elapsed().as_secs_f64();
         best = best.max(rate);
     }
     best

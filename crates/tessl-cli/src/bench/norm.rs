@@ -1,11 +1,11 @@
-//! The kernels of `nn`: rms_norm here, attention beside.
+//! The kernels of `nn`: rms_norm here, attention and quantised products beside.
 
 use super::args::count;
 use super::{Data, Mode, Samples, Work, data, measure};
 use crate::error::{CliError, Result};
 use serde_json::{Value, json};
 use tessl::nn::RmsNorm;
-use tessl::{BufferKind, DType, Device, DeviceKind, GpuRuntime, Stream, Tensor};
+use tessl::{BufferKind, DType, Device, DeviceKind, GpuRuntime, QFormat, Stream, Tensor};
 use tessl_oracle::{Format, bound, rms_norm};
 
 /// Rows and elements of a row: decode, prefill, and what passes the caches.
@@ -24,6 +24,8 @@ pub enum Family {
     Norm,
     /// Prefill and decode.
     Attention,
+    /// Products with quantised weights.
+    Quant,
 }
 
 /// What to measure.
@@ -32,6 +34,12 @@ pub struct NormArgs {
     /// One family alone
     #[arg(long)]
     pub family: Option<Family>,
+    /// One format of the family `quant` alone, for instance q4_0
+    #[arg(long)]
+    pub format: Option<QFormat>,
+    /// Shapes of the family `quant`, with commas: MxNxK [default: layers of models]
+    #[arg(long)]
+    pub shapes: Option<String>,
     /// Calls before measuring [default: BENCH_WARMUP, else 10]
     #[arg(long)]
     pub(super) warmup: Option<usize>,
@@ -66,7 +74,8 @@ pub fn norm_sweep(args: &NormArgs, mut show: impl FnMut(&str)) -> Result<Value> 
     show("op        rows x n        type  mode       median us     min us      GB/s");
     let data = Data::new();
     let mut rows = Vec::new();
-    for (count, n) in SHAPES.into_iter().filter(|_| args.family != Some(Family::Attention)) {
+    let wanted = |family| args.family.is_none_or(|only| only == family);
+    for (count, n) in SHAPES.into_iter().filter(|_| wanted(Family::Norm)) {
         for dtype in TYPES {
             for mode in MODES {
                 let mut work = Norm::new(&rt, &data, dtype, [count, n])?;
@@ -89,8 +98,11 @@ pub fn norm_sweep(args: &NormArgs, mut show: impl FnMut(&str)) -> Result<Value> 
             }
         }
     }
-    if args.family != Some(Family::Norm) {
+    if wanted(Family::Attention) {
         rows.extend(super::attention_sweep(args, &mut show)?);
+    }
+    if wanted(Family::Quant) {
+        rows.extend(super::quant_sweep(args, &mut show)?);
     }
     let info = rt.info();
     Ok(json!({

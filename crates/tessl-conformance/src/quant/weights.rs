@@ -125,8 +125,8 @@ impl Matrix {
     }
 
     /// `x W^T`, row by row, with the error allowed for each element: 0 for whole numbers. `rounded` is the type that weights
-    /// are rounded to, if any.
-    pub(super) fn products(&self, x: &[f64], m: usize, rounded: Option<DType>) -> Vec<(f64, f64)> {
+    /// are rounded to, if any; `digits` those of an x in fixed point, if it is.
+    pub(super) fn products(&self, x: &[f64], m: usize, rounded: Option<DType>, digits: Option<i32>) -> Vec<(f64, f64)> {
         let (n, k) = (self.n, self.k);
         let weights: Vec<QuantWeight> =
             (0..n).flat_map(|row| (0..k).map(move |at| (row, at))).map(|(row, at)| self.weight(row, at)).collect();
@@ -139,7 +139,8 @@ impl Matrix {
             let sum = x.iter().zip(w).map(|(x, w)| x * w.value()).sum();
             let magnitude = x.iter().zip(w).map(|(x, w)| x.abs() * w.magnitude()).sum();
             let exact = whole && magnitude < 2f64.powi(24);
-            (sum, if exact { 0.0 } else { bound::quant(k, magnitude, relative) })
+            let fixed = digits.map_or(0.0, |d| bound::fixed_point(x, w.iter().map(|w| w.magnitude()), d));
+            (sum, if exact { 0.0 } else { bound::quant(k, magnitude, relative) + fixed })
         };
         (0..m * n).map(element).collect()
     }

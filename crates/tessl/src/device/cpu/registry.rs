@@ -33,7 +33,7 @@ pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
         norm::LAYER,
         norm::QK,
         quant::BUILTINS,
-        quant::AMX,
+        quant::NATIVE,
         reduce::BUILTINS,
         rope::BUILTINS,
         sample::TOP_K,

@@ -18,9 +18,10 @@ use crate::tensor::Tensor;
 /// | bias | `[N]` | f32, y's |
 /// | residual | y's | y's |
 ///
-/// x is never quantised. Products and sums are f32, and y is rounded once. A few rows read the weights in place; for more
-/// rows the weights are decoded into the type of x first, so that with f16 and bf16 rows each weight is rounded to that type,
-/// as a dense layer of that type would hold it (the plan's reason says which of the two runs).
+/// Products and sums are f32, and y is rounded once. A few rows read the weights in place; on a CPU with AVX-512 VNNI x is then
+/// held in fixed point, 24 bits below the largest of each 32 elements (16 bits for f16 and bf16), so that sums of 32 are exact
+/// (docs/numerics.md has the bound). For more rows the weights are decoded into the type of x first, so that with f16 and bf16 rows each weight is rounded to that type,
+/// as a dense layer of that type would hold it (the plan's reason says which of these runs).
 ///
 /// The last stride of x, y and residual is 1, and their other axes make evenly spaced rows. residual may be exactly y. NaN
 /// in a row of x gives NaN in that row of y; K = 0 gives `act(bias) + residual`.

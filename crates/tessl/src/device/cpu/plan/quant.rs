@@ -2,7 +2,7 @@
 
 use super::{gemm, suffix};
 use crate::device::Isa;
-use crate::device::cpu::quant::{many, tile_k, tile_n};
+use crate::device::cpu::quant::{dot_tile_n, many, tile_k, tile_n};
 use crate::device::cpu::tables::{QuantKernel, quant_rows};
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
@@ -17,10 +17,11 @@ pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
     let name = format!("{}_{}", d.format.code(), d.input);
     let row = quant_rows().iter().find(|r| r.fits(d, isa)).expect("INVARIANT: the last row takes everything");
     let (prefix, tile, tiles, scratch_bytes) = match row.kernel {
-        QuantKernel::Few => {
-            let tile = [d.m, tile_n(d.k), tile_k(d.k)];
+        kernel @ (QuantKernel::Few | QuantKernel::Dot) => {
+            let dot = kernel == QuantKernel::Dot;
+            let tile = [d.m, if dot { dot_tile_n(d.k) } else { tile_n(d.k) }, tile_k(d.k)];
             let across = d.n.iter().map(|n| n.div_ceil(tile[1])).fold(0, u32::saturating_add);
-            ("few", tile, [1, across, 1], 0)
+            (if dot { "dot" } else { "few" }, tile, [1, across, 1], 0)
         }
         QuantKernel::Many => {
             let dense = gemm(&many::dense(d), isa)?;

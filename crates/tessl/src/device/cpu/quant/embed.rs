@@ -5,13 +5,10 @@ use super::super::call::KernelCall;
 use super::super::convert::narrow;
 use super::super::rows::{Part, for_each_part, row_offset};
 use super::super::simd::{Simd, Task};
-use super::operands::{DecodeFn, Weights, address};
+use super::operands::{DecodeFn, STRIP, Weights, address};
 use crate::args::QuantEmbedArgs;
 use crate::dtype::DType;
 use crate::error::FaultKind;
-
-/// Weights decoded at once: a multiple of the run of every code.
-const STRIP: usize = 256;
 
 #[derive(Clone, Copy)]
 struct Lookup<'a> {

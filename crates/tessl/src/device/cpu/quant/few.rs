@@ -8,13 +8,11 @@ use super::super::convert::widen;
 use super::super::simd::{Simd, Task};
 use super::super::workspace::{A_BYTES, ACC_BYTES, Workspace};
 use super::finish::finish;
-use super::operands::{DecodeFn, Operands, Segment, Weights, address};
+use super::operands::{DecodeFn, Operands, STRIP, Segment, Weights, address};
 use crate::dtype::DType;
 
 /// Rows of x that this kernel takes.
 pub(in super::super) const MAX_ROWS: u32 = 16;
-/// Weights decoded at once: a multiple of the run of every code.
-const STRIP: usize = 256;
 /// Weights of one chunk, about.
 const CHUNK: u32 = 1 << 17;
 /// Rows of weights of a chunk, at most: the sums of all rows of x fit the workspace.

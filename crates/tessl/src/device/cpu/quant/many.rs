@@ -8,7 +8,7 @@ use super::super::convert::narrow;
 use super::super::gemm;
 use super::super::simd::{Simd, Task};
 use super::finish::finish;
-use super::operands::{DecodeFn, Operands, Segment, Weights, address};
+use super::operands::{DecodeFn, Operands, STRIP, Segment, Weights, address};
 use crate::args::GemmArgs;
 use crate::device::Isa;
 use crate::dtype::DType;
@@ -22,8 +22,6 @@ const DENSE_BYTES: usize = 8 << 20;
 const UNIT: usize = 256;
 /// Rows of weights of one chunk.
 const CHUNK_ROWS: usize = 16;
-/// Weights decoded at once: a multiple of the run of every code.
-const STRIP: usize = 256;
 /// Parts of the scratch memory start at multiples of this.
 const ALIGN: usize = 4096;
 

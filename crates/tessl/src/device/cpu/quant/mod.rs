@@ -1,13 +1,18 @@
 //! Products with quantised weights, and lookups in quantised tables.
 //!
+//! `quantized_dot_{code}_{x}_{isa}` multiplies the codes of a few rows as whole numbers (`dot.rs`);
 //! `quantized_few_{code}_{x}_{isa}` decodes the weights in place for a few rows of x (`few.rs`);
-//! `quantized_many_{code}_{x}_{isa}` decodes blocks of them into scratch memory for the dense product (`many.rs`). Both do all
-//! of the family's operations. Bindings: x; codes, scales, biases of each matrix; a bias of each; the residual; the outputs;
+//! `quantized_many_{code}_{x}_{isa}` decodes blocks of them into scratch memory for the dense product (`many.rs`). All do
+//! every operation of the family. Bindings: x; codes, scales, biases of each matrix; a bias of each; the residual; the outputs;
 //! scratch memory. `quantized_embedding_{code}_{y}_{isa}` has codes, scales, biases, ids, y.
 
+#[cfg(target_arch = "x86_64")]
+mod dot;
 mod embed;
 mod few;
 mod finish;
+#[cfg(target_arch = "x86_64")]
+mod fixed;
 pub(super) mod many;
 mod operands;
 
@@ -24,6 +29,18 @@ use super::simd::Avx512;
 use operands::decode;
 
 pub(super) use few::{MAX_ROWS, tile_k, tile_n};
+
+/// Elements of a row of x, at most: one row in fixed point fits the workspace of a thread.
+pub(super) const FIXED_MAX_K: u32 = 1 << 17;
+/// Weights of one chunk of a dot product, about.
+const DOT_CHUNK: u32 = 1 << 16;
+/// Rows of weights of such a chunk, at most.
+const DOT_TILE: u32 = 256;
+
+/// Rows of weights of one chunk of a dot product.
+pub(super) fn dot_tile_n(k: u32) -> u32 {
+    (DOT_CHUNK / k.max(1)).clamp(16, DOT_TILE) / 16 * 16
+}
 
 /// Kernels of every format on vectors of `$s`.
 macro_rules! formats {
@@ -46,6 +63,24 @@ macro_rules! kernels {
             kernel!("embedding_", $name, "_f32_", $isa, $which, |call| embed::run::<$s>(call, DType::F32, decode::<$s, $code>)),
             kernel!("embedding_", $name, "_f16_", $isa, $which, |call| embed::run::<$s>(call, DType::F16, decode::<$s, $code>)),
             kernel!("embedding_", $name, "_bf16_", $isa, $which, |call| embed::run::<$s>(call, DType::Bf16, decode::<$s, $code>)),
+        )*]
+    };
+}
+
+/// Whole codes times x in fixed point. The codes as `dot` reads them stand last.
+#[cfg(target_arch = "x86_64")]
+macro_rules! dots {
+    ($($name:literal $code:ident $codes:ty),*) => {
+        &[$(
+            kernel!("dot_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
+                dot::run(call, DType::F32, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+            }),
+            kernel!("dot_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
+                dot::run(call, DType::F16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+            }),
+            kernel!("dot_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
+                dot::run(call, DType::Bf16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+            }),
         )*]
     };
 }
@@ -78,13 +113,22 @@ macro_rules! kernel {
 /// Every kernel of this family, by instruction set.
 pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(formats);
 
-/// The kernels that need AMX.
+/// The kernels that need AMX, and those that need VNNI and do without where it is missing.
 #[cfg(target_arch = "x86_64")]
-pub(super) const AMX: &[&[Builtin]] = &[amx! {
-    "affine4" Affine4, "affine8" Affine8, "signed4" Signed4, "q8" Q8, "q4_0" Q4_0, "q4_1" Q4_1, "q5_0" Q5_0,
-    "q5_1" Q5_1, "q8_0" Q8_0, "q4_k" Q4K, "q5_k" Q5K, "q6_k" Q6K
-}];
+pub(super) const NATIVE: &[&[Builtin]] = &[
+    amx! {
+        "affine4" Affine4, "affine8" Affine8, "signed4" Signed4, "q8" Q8, "q4_0" Q4_0, "q4_1" Q4_1, "q5_0" Q5_0,
+        "q5_1" Q5_1, "q8_0" Q8_0, "q4_k" Q4K, "q5_k" Q5K, "q6_k" Q6K
+    },
+    dots! {
+        "affine4" Affine4 dot::Nibbles<false>, "affine8" Affine8 dot::Bytes<false>,
+        "signed4" Signed4 dot::Nibbles<true>, "q8" Q8 dot::Bytes<true>,
+        "q4_0" Q4_0 dot::Blocks<18, 2, 0, false, 8>, "q4_1" Q4_1 dot::Blocks<20, 4, 0, true, 0>,
+        "q5_0" Q5_0 dot::Blocks<22, 6, 2, false, 16>, "q5_1" Q5_1 dot::Blocks<24, 8, 4, true, 0>,
+        "q8_0" Q8_0 dot::Eights, "q4_k" Q4K dot::Supers<false>, "q5_k" Q5K dot::Supers<true>, "q6_k" Q6K dot::Supers6
+    },
+];
 
 /// No such kernels on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const AMX: &[&[Builtin]] = &[];
+pub(super) const NATIVE: &[&[Builtin]] = &[];

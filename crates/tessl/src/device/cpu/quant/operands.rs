@@ -9,20 +9,23 @@ use crate::quant::Code;
 use crate::quant::formats::f16_to_f32;
 use std::marker::PhantomData;
 
+/// Weights decoded at once: a multiple of the run of every code.
+pub(super) const STRIP: usize = 256;
+
 /// One quantised matrix: rows of codes and of factors, packed.
 #[derive(Clone, Copy)]
 pub(super) struct Weights {
-    codes: *const u8,
-    scales: *const u8,
-    biases: *const u8,
+    pub(super) codes: *const u8,
+    pub(super) scales: *const u8,
+    pub(super) biases: *const u8,
     /// Bytes of a row of codes.
-    row: usize,
+    pub(super) row: usize,
     /// Groups of a row.
-    groups: usize,
+    pub(super) groups: usize,
     /// Weights of a group.
-    group: usize,
-    factors: DType,
-    decode: DecodeFn,
+    pub(super) group: usize,
+    pub(super) factors: DType,
+    pub(super) decode: DecodeFn,
 }
 
 // SAFETY: only read.
@@ -59,6 +62,25 @@ impl Weights {
     pub(super) unsafe fn decode(&self, row: usize, start: usize, count: usize, out: *mut f32) {
         // SAFETY: forwarded.
         unsafe { (self.decode)(self, row, start, count, out) }
+    }
+
+    /// The sum of products of row `row` with `k` elements of x, one decoded weight after the other.
+    ///
+    /// # Safety
+    /// The row and x have `k` elements; the processor has the instructions of `decode`.
+    pub(super) unsafe fn product(&self, row: usize, x: *const u8, dtype: DType, k: usize) -> f32 {
+        let (mut strip, mut sum) = ([0.0f32; STRIP], 0.0);
+        for start in (0..k).step_by(STRIP) {
+            let count = STRIP.min(k - start);
+            // SAFETY: forwarded.
+            unsafe {
+                self.decode(row, start, count, strip.as_mut_ptr());
+                for (i, w) in strip[..count].iter().enumerate() {
+                    sum += w * element(x.add((start + i) * dtype.size()), dtype);
+                }
+            }
+        }
+        sum
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Which kernel multiplies with quantised weights. The first row that fits is taken.
 
-use super::super::quant::MAX_ROWS;
+use super::super::quant::{FIXED_MAX_K, MAX_ROWS};
 use crate::device::Isa;
 use crate::dtype::DType;
 use crate::nn::QuantDesc;
@@ -10,6 +10,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuantKernel {
+    /// Multiplies codes with x in fixed point.
+    Dot,
     /// Decodes the weights in place.
     Few,
     /// Decodes blocks of weights for a dense product.
@@ -27,6 +29,8 @@ pub struct QuantRow {
     pub inputs: &'static [DType],
     /// Rows of x, at most.
     pub max_m: u32,
+    /// Length of the sums, at most.
+    pub max_k: u32,
     /// Code.
     pub kernel: QuantKernel,
 }
@@ -34,7 +38,7 @@ pub struct QuantRow {
 impl QuantRow {
     /// Whether the row is for this problem on this instruction set.
     pub fn fits(&self, d: &QuantDesc, isa: Isa) -> bool {
-        self.isas.contains(&isa) && self.inputs.contains(&d.input) && d.m <= self.max_m
+        self.isas.contains(&isa) && self.inputs.contains(&d.input) && d.m <= self.max_m && d.k <= self.max_k
     }
 }
 
@@ -46,7 +50,15 @@ const FEW: QuantRow = QuantRow {
     isas: ALL,
     inputs: &[DType::F32, DType::F16, DType::Bf16],
     max_m: MAX_ROWS,
+    max_k: u32::MAX,
     kernel: QuantKernel::Few,
+};
+const DOT: QuantRow = QuantRow {
+    name: "few rows: whole codes times x in fixed point",
+    isas: &[Isa::Avx512, Isa::Amx],
+    max_k: FIXED_MAX_K,
+    kernel: QuantKernel::Dot,
+    ..FEW
 };
 const EXACT: QuantRow = QuantRow {
     name: "many rows: blocks of weights decoded to f32, dense product",
@@ -60,5 +72,5 @@ const ROUNDED: QuantRow =
 
 /// Every row, in the order of preference.
 pub fn quant_rows() -> &'static [QuantRow] {
-    &[FEW, EXACT, ROUNDED]
+    &[DOT, FEW, EXACT, ROUNDED]
 }
