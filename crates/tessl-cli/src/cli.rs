@@ -36,6 +36,8 @@ enum Command {
     Plan(commands::plan::Args),
     /// Run the conformance suite
     Verify(commands::verify::Args),
+    /// Continue a text with a language model
+    Generate(commands::generate::Args),
     /// Measure
     Bench(commands::bench::Args),
     /// Print the table of environment variables as Markdown
@@ -73,6 +75,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
+        Command::Generate(args) => commands::generate::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Env => ui::out(crate::env::markdown().trim_end()),
     }

@@ -12,6 +12,9 @@ pub enum CliError {
     /// The library refused or failed.
     #[error(transparent)]
     Library(#[from] tessl::Error),
+    /// A model cannot be loaded or run.
+    #[error(transparent)]
+    Model(#[from] tessl_llm::LlmError),
     /// A file is not what the command needs.
     #[error("{}: {what}", .file.display())]
     File {
@@ -40,15 +43,16 @@ impl CliError {
     /// The process's exit code; the table is part of `tessl --help`.
     pub fn exit_code(&self) -> u8 {
         use tessl::ErrorKind;
+        use tessl_llm::LlmError;
         match self {
             CliError::Closed => 0,
             CliError::Failed(_) => 1,
-            CliError::File { .. } | CliError::Usage(_) => 2,
-            CliError::Library(e) => match e.kind() {
+            CliError::Library(e) | CliError::Model(LlmError::Library(e)) => match e.kind() {
                 ErrorKind::Unavailable => 3,
                 ErrorKind::Device | ErrorKind::Data | ErrorKind::State => 1,
                 _ => 2,
             },
+            CliError::File { .. } | CliError::Usage(_) | CliError::Model(_) => 2,
         }
     }
 }

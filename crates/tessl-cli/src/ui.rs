@@ -37,7 +37,20 @@ impl Paint {
 /// # Errors
 /// `Closed` when the reader has gone; a full disk or the like is an error of the file `stdout`.
 pub fn out(line: impl Display) -> Result<()> {
-    match writeln!(anstream::stdout(), "{line}") {
+    told(writeln!(anstream::stdout(), "{line}"))
+}
+
+/// Prints a piece of text on stdout, at once.
+///
+/// # Errors
+/// As [`out`].
+pub fn piece(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    told(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+fn told(outcome: std::io::Result<()>) -> Result<()> {
+    match outcome {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Err(CliError::Closed),
         Err(e) => Err(CliError::file("stdout", e.to_string())),

@@ -1,7 +1,8 @@
 //! The dimensions of a model, from the metadata of its file.
 
 use crate::error::{LlmError, Result};
-use crate::file::{Value, WeightFile};
+use crate::file::{Element, Value, WeightFile};
+use tessl::DType;
 
 /// A family of models: which layers there are and how they are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct ModelConfig {
     pub rope_scaling: RopeScaling,
     /// Positions that layers with a window see, the own one included.
     pub window: Option<usize>,
+    /// The type of everything between weights. f32, but bf16 where the weights are.
+    pub activations: DType,
     /// Of so many layers, the last one sees everything, whatever [`window`](Self::window) says.
     pub window_pattern: usize,
 }
@@ -98,7 +101,7 @@ impl ModelConfig {
         self.window.is_some() && !(layer + 1).is_multiple_of(self.window_pattern)
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let positive = [
             ("layers", self.layers),
             ("width", self.width),
@@ -201,6 +204,10 @@ impl Keys<'_> {
             rope_base_local: self.number("rope.local.freq_base", if gemma { ROPE_BASE } else { rope_base })?,
             rope_scaling: self.scaling()?,
             window: Some(window).filter(|w| *w > 0),
+            activations: match self.file.tensor("token_embd.weight").map(|t| t.element) {
+                Some(Element::Bf16) => DType::Bf16,
+                _ => DType::F32,
+            },
             window_pattern: if gemma {
                 self.count_or("attention.sliding_window_pattern", Some(GEMMA3_PATTERN))?.max(1)
             } else {

@@ -18,6 +18,14 @@ pub(crate) enum Matrix {
 }
 
 impl Matrix {
+    /// Bytes that a product reads.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Matrix::Dense(w) => (w.len() * w.dtype().size()) as u64,
+            Matrix::Quantized(w) => w.parts().map(|part| (part.len() * part.dtype().size()) as u64).sum(),
+        }
+    }
+
     /// `y = x W^T`, or `y += x W^T`.
     pub(crate) fn multiply(&self, s: &mut Stream, x: &Tensor, y: &Tensor, add: bool) -> tessl::Result<()> {
         match self {
@@ -42,49 +50,30 @@ impl Matrix {
     }
 }
 
+/// Where the weights of a model come from, under the names of GGUF files.
+pub(crate) trait Weights {
+    /// Whether there is a tensor of this name.
+    fn has(&self, name: &str) -> bool;
+
+    /// A matrix [rows, columns] in its own form; dense ones become `dtype`.
+    fn matrix(&self, name: &str, shape: [usize; 2], dtype: DType) -> Result<Matrix>;
+
+    /// A vector in f32, as norms want it.
+    fn vector(&self, name: &str, n: usize) -> Result<Tensor>;
+}
+
 /// Takes the tensors of a model out of its file, and knows which were taken.
 pub(crate) struct Loader<'f> {
     rt: &'f GpuRuntime,
     file: &'f WeightFile,
     taken: RefCell<BTreeSet<String>>,
+    /// Told the bytes of each tensor that has been read.
+    progress: &'f dyn Fn(u64),
 }
 
 impl<'f> Loader<'f> {
-    pub(crate) fn new(rt: &'f GpuRuntime, file: &'f WeightFile) -> Self {
-        Loader { rt, file, taken: RefCell::default() }
-    }
-
-    /// Whether the file has this tensor.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.file.tensor(name).is_some()
-    }
-
-    /// A matrix [rows, columns] in the form of the file; dense ones become `dtype`.
-    pub(crate) fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
-        let info = self.find(name, &[rows, columns])?;
-        let format = match info.element {
-            Element::F32 | Element::F16 | Element::Bf16 => return Ok(Matrix::Dense(self.dense(info, dtype)?)),
-            Element::Q4_0 => QFormat::Q4_0,
-            Element::Q4_1 => QFormat::Q4_1,
-            Element::Q5_0 => QFormat::Q5_0,
-            Element::Q5_1 => QFormat::Q5_1,
-            Element::Q8_0 => QFormat::Q8_0,
-            Element::Q4K => QFormat::Q4K,
-            Element::Q5K => QFormat::Q5K,
-            Element::Q6K => QFormat::Q6K,
-            Element::Other { name: form, .. } => {
-                let what = format!("{}: tensor `{name}` in the form {form}", self.file.path().display());
-                return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
-            }
-        };
-        let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
-        Ok(Matrix::Quantized(Box::new(matrix)))
-    }
-
-    /// A vector in f32, as norms want it.
-    pub(crate) fn vector(&self, name: &str, n: usize) -> Result<Tensor> {
-        let info = self.find(name, &[n])?;
-        self.dense(info, DType::F32)
+    pub(crate) fn new(rt: &'f GpuRuntime, file: &'f WeightFile, progress: &'f dyn Fn(u64)) -> Self {
+        Loader { rt, file, taken: RefCell::default(), progress }
     }
 
     /// An error that names a tensor nobody asked for: a part of the model that would be left out in silence.
@@ -116,6 +105,7 @@ impl<'f> Loader<'f> {
             .map_err(|_| LlmError::file(self.file.path(), format!("tensor `{}` is too large", info.name)))?;
         let mut bytes = vec![0; length];
         self.file.read(info, 0, &mut bytes)?;
+        (self.progress)(info.bytes);
         Ok(bytes)
     }
 
@@ -140,5 +130,37 @@ impl<'f> Loader<'f> {
             _ => tensor.write(&values)?,
         }
         Ok(tensor)
+    }
+}
+
+impl Weights for Loader<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
+        let info = self.find(name, &[rows, columns])?;
+        let format = match info.element {
+            Element::F32 | Element::F16 | Element::Bf16 => return Ok(Matrix::Dense(self.dense(info, dtype)?)),
+            Element::Q4_0 => QFormat::Q4_0,
+            Element::Q4_1 => QFormat::Q4_1,
+            Element::Q5_0 => QFormat::Q5_0,
+            Element::Q5_1 => QFormat::Q5_1,
+            Element::Q8_0 => QFormat::Q8_0,
+            Element::Q4K => QFormat::Q4K,
+            Element::Q5K => QFormat::Q5K,
+            Element::Q6K => QFormat::Q6K,
+            Element::Other { name: form, .. } => {
+                let what = format!("{}: tensor `{name}` in the form {form}", self.file.path().display());
+                return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
+            }
+        };
+        let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
+        Ok(Matrix::Quantized(Box::new(matrix)))
+    }
+
+    fn vector(&self, name: &str, n: usize) -> Result<Tensor> {
+        let info = self.find(name, &[n])?;
+        self.dense(info, DType::F32)
     }
 }

@@ -1,48 +1,54 @@
-//! What real models compute, against llama.cpp on the same files (golden-tokens.json, which states the tolerance).
+//! What real models compute, against an f64 reference of the same weights (reference.json, made by
+//! scripts/reference_logits.py), and against llama.cpp on the same files (golden-tokens.json).
 
 mod models;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tessl::{Device, GpuRuntime};
 use tessl_llm::{Model, Session};
 
-/// Difference of each of the ten largest logits of the first step: llama.cpp quantises activations, tessl does not.
-///
-/// Two parts of the stated tolerance are not asserted because they do not hold yet, and whose rounding is the reason is
-/// open: a mean difference of at most 0.15 (Gemma has 0.08 to 0.31), and equal tokens wherever the margin is above 0.25
-/// (SmolLM2 takes another one at a margin of 0.33). An f32 reference of the same weights has to decide.
-const MOST: f64 = 0.5;
-/// Tokens are equal up to the first step at which the reference's two best logits are closer than this.
-const MARGIN: f64 = 0.35;
-/// Of the mean negative log-likelihood of a text, and of one of its tokens.
-const NLL: f64 = 0.02;
-const TOKEN: f64 = 0.6;
+/// How far from another implementation results may be.
+struct Tolerance {
+    /// Of each of the ten largest logits of the first step.
+    logit: f64,
+    /// Tokens are equal up to the first step at which the two best logits are closer than this.
+    margin: f64,
+    /// Of -ln p of one token of a text, and of their mean.
+    nll: f64,
+    mean_nll: f64,
+}
+
+/// Sums of f32 in another order than those of the reference.
+const REFERENCE: Tolerance = Tolerance { logit: 5e-4, margin: 4e-3, nll: 5e-4, mean_nll: 1e-4 };
+/// llama.cpp quantises activations to 8 bits, tessl keeps them: the f64 reference is as far from llama.cpp as tessl is, to
+/// four digits. That rounding alone takes the mean difference of Gemma's logits beyond the 0.15 that golden-tokens.json
+/// states, and makes SmolLM2 take another token at a margin of 0.33; what is here of its tolerance holds.
+const LLAMA_CPP: Tolerance = Tolerance { logit: 0.5, margin: 0.35, nll: 0.6, mean_nll: 0.02 };
 
 fn ids(list: &Value) -> Vec<u32> {
     list.as_array().unwrap().iter().map(|v| u32::try_from(v.as_u64().unwrap()).unwrap()).collect()
 }
 
-fn agrees_with_the_reference(name: &str) {
-    let Some(file) = models::open(name) else { return };
-    let rt = GpuRuntime::with_device(&Device::cpu()).unwrap();
-    let model = Model::load(&rt, &file).unwrap();
-    let golden = &models::golden()["models"][name];
-    let mut session = Session::new(&model, 256).unwrap();
+fn floats(list: &Value) -> Vec<f64> {
+    list.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn follows(session: &mut Session<'_>, name: &str, golden: &Value, t: &Tolerance) {
     for row in golden["rows"].as_array().unwrap() {
         let prompt = row["prompt"].as_str().unwrap();
-        session.clear();
+        session.clear().unwrap();
         session.extend(&ids(&row["prompt_tokens"])).unwrap();
         let logits = session.logits().unwrap();
-        let top = row["first_step_top10"].as_array().unwrap();
         let off = |v: &Value| {
             let id = usize::try_from(v["id"].as_u64().unwrap()).unwrap();
             (f64::from(logits[id]) - v["logit"].as_f64().unwrap()).abs()
         };
-        let most = top.iter().map(off).fold(0.0, f64::max);
-        assert!(most <= MOST, "{prompt:?}: {most}");
+        let most = row["first_step_top10"].as_array().unwrap().iter().map(off).fold(0.0, f64::max);
+        println!("{name}: {prompt:?}: logits within {most:.5}");
+        assert!(most <= t.logit, "{prompt:?}: {most}");
         let wanted = ids(&row["greedy_tokens"]);
-        let margins = row["top1_minus_top2"].as_array().unwrap();
-        let count = margins.iter().take_while(|m| m.as_f64().unwrap() >= MARGIN).count();
+        let count = floats(&row["top1_minus_top2"]).iter().take_while(|m| **m >= t.margin).count();
         let mut got = Vec::new();
         for _ in 0..count {
             let next = session.best().unwrap();
@@ -52,27 +58,40 @@ fn agrees_with_the_reference(name: &str) {
         assert_eq!(got, wanted[..count], "{prompt:?}");
     }
     let forced = &golden["teacher_forced"];
-    session.clear();
+    session.clear().unwrap();
     let nll = session.score(&ids(&forced["tokens"])).unwrap();
     let mean = nll.iter().map(|&x| f64::from(x)).sum::<f64>() / nll.len() as f64;
     let wanted = forced["mean_nll"].as_f64().unwrap();
-    println!("{name}: mean negative log-likelihood {mean:.5}, llama.cpp {wanted:.5}");
-    assert!((mean - wanted).abs() <= NLL, "{mean} and {wanted}");
-    let each = forced["nll"].as_array().unwrap();
+    let each = floats(&forced["nll"]);
     assert_eq!(each.len(), nll.len());
-    for (i, (x, wanted)) in nll.iter().zip(each).enumerate() {
-        assert!((f64::from(*x) - wanted.as_f64().unwrap()).abs() <= TOKEN, "token {i}: {x} and {wanted}");
-    }
+    let off: Vec<f64> = nll.iter().zip(&each).map(|(x, wanted)| (f64::from(*x) - wanted).abs()).collect();
+    let most = off.iter().copied().fold(0.0, f64::max);
+    println!("{name}: -ln p within {most:.5}, mean {mean:.6} and {wanted:.6}");
+    assert!(most <= t.nll, "{off:?}");
+    assert!((mean - wanted).abs() <= t.mean_nll, "{mean} and {wanted}");
+}
+
+fn agrees(name: &str) {
+    let Some(file) = models::open(name) else { return };
+    let reference = &models::reference()["models"][name];
+    let digest = Sha256::digest(std::fs::read(file.path()).unwrap());
+    let digest: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(digest, reference["sha256"].as_str().unwrap(), "{} is another file", file.path().display());
+    let rt = GpuRuntime::with_device(&Device::cpu()).unwrap();
+    let model = Model::load(&rt, &file).unwrap();
+    let mut session = Session::new(&model, 256).unwrap();
+    follows(&mut session, name, reference, &REFERENCE);
+    follows(&mut session, name, &models::golden()["models"][name], &LLAMA_CPP);
 }
 
 #[test]
 fn smollm2() {
-    agrees_with_the_reference(models::SMOLLM2);
+    agrees(models::SMOLLM2);
 }
 
 #[test]
 fn gemma3() {
-    agrees_with_the_reference(models::GEMMA3);
+    agrees(models::GEMMA3);
 }
 
 /// A prompt taken in at once, in pieces and token by token ends in the same place.

@@ -28,7 +28,7 @@
 //! | normalise, activate, add, reduce, rotate, look up, move, choose | [`nn`]: one builder an operation |
 //! | use quantised weights | [`QTensor`], [`QFormat`], [`nn::QuantizedMatmul`], [`nn::QuantizedGlu`], [`nn::QuantizedQkv`] |
 //! | order work, overlap it, wait for it | [`Stream`], [`Event`], [`Ticket`] |
-//! | encode once and run often | [`Stream::capture`], [`Graph`], [`PingPong`] |
+//! | encode once and run often | [`Stream::capture`], [`Graph`], [`PingPong`], [`GraphSet`] |
 //! | run kernels of your own | [`Library`], [`GpuRuntime::add_library`], [`Stream::dispatch`] |
 //! | know which kernel runs, and why | [`plan::plan`], [`Gemm::desc`] |
 //! | drive a device of your own | [`device`], [`GpuRuntime::with_backend`] |
@@ -86,5 +86,5 @@ pub use options::{DEFAULT_POOL_CACHE_BYTES, GraphOptions, RuntimeOptions};
 pub use qtensor::QTensor;
 pub use quant::{QFormat, QLayout};
 pub use runtime::{GpuRuntime, Kernel};
-pub use stream::{Binder, Event, Graph, PingPong, Stream, Ticket};
+pub use stream::{Binder, Buckets, Event, Graph, GraphSet, GraphStats, PingPong, Stream, Ticket};
 pub use tensor::{Scalar, Tensor};

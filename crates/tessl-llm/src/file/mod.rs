@@ -80,6 +80,11 @@ impl WeightFile {
         &self.directory.tensors
     }
 
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.directory.tensors.iter().map(|t| t.bytes).sum()
+    }
+
     /// The tensor of this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.directory.by_name.get(name).map(|&i| &self.directory.tensors[i])

@@ -1,13 +1,12 @@
 //! One layer: attention and a gated feed-forward network, each around a residual connection.
 
-use super::ACTIVATIONS;
+use super::cache::{Cache, Place};
+use super::room::Room;
 use crate::config::{Architecture, ModelConfig};
 use crate::error::Result;
-use crate::weights::{Loader, Matrix};
-use tessl::nn::{
-    Attention, Glu, KvStore, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle,
-};
-use tessl::{Activation, BufferKind, GpuRuntime, Scalar, Stream, Tensor};
+use crate::weights::{Matrix, Weights};
+use tessl::nn::{Glu, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle};
+use tessl::{Activation, Scalar, Stream, Tensor};
 
 #[derive(Debug)]
 pub(super) struct Layer {
@@ -28,65 +27,10 @@ pub(super) struct Layer {
     feed_forward_post_norm: Option<Tensor>,
 }
 
-/// Keys and values of one layer: [1, capacity, KV heads, head].
-#[derive(Debug)]
-pub(crate) struct Cache {
-    k: Tensor,
-    v: Tensor,
-}
-
-impl Cache {
-    pub(crate) fn new(rt: &GpuRuntime, c: &ModelConfig, capacity: usize) -> Result<Self> {
-        let zeros = || rt.zeros(ACTIVATIONS, &[1, capacity, c.kv_heads, c.head_dim], BufferKind::Hot);
-        Ok(Cache { k: zeros()?, v: zeros()? })
-    }
-}
-
-/// Room for what stands between the operations, for up to some number of tokens.
-#[derive(Clone, Debug)]
-pub(crate) struct Room {
-    /// The residual stream [T, width].
-    pub(crate) x: Tensor,
-    /// A norm of it, or what is added to it [T, width].
-    pub(crate) normed: Tensor,
-    /// Queries, keys and values side by side [T, heads, head].
-    qkv: Tensor,
-    attended: Tensor,
-    gate: Tensor,
-    up: Tensor,
-}
-
-impl Room {
-    pub(crate) fn new(rt: &GpuRuntime, c: &ModelConfig, tokens: usize) -> Result<Self> {
-        let zeros = |shape: &[usize]| rt.zeros(ACTIVATIONS, shape, BufferKind::Hot);
-        Ok(Room {
-            x: zeros(&[tokens, c.width])?,
-            normed: zeros(&[tokens, c.width])?,
-            qkv: zeros(&[tokens, c.heads + 2 * c.kv_heads, c.head_dim])?,
-            attended: zeros(&[tokens, c.heads, c.head_dim])?,
-            gate: zeros(&[tokens, c.feed_forward])?,
-            up: zeros(&[tokens, c.feed_forward])?,
-        })
-    }
-
-    /// The same room for fewer tokens.
-    pub(crate) fn narrow(&self, tokens: usize) -> Result<Self> {
-        let part = |t: &Tensor| t.narrow(0, 0, tokens);
-        Ok(Room {
-            x: part(&self.x)?,
-            normed: part(&self.normed)?,
-            qkv: part(&self.qkv)?,
-            attended: part(&self.attended)?,
-            gate: part(&self.gate)?,
-            up: part(&self.up)?,
-        })
-    }
-}
-
 impl Layer {
-    pub(super) fn load(loader: &Loader<'_>, c: &ModelConfig, index: usize) -> Result<Self> {
+    pub(super) fn load(loader: &dyn Weights, c: &ModelConfig, index: usize) -> Result<Self> {
         let name = |part: &str| format!("blk.{index}.{part}.weight");
-        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], ACTIVATIONS);
+        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], c.activations);
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let gemma = c.architecture == Architecture::Gemma3;
         let normed_heads = gemma || c.architecture == Architecture::Qwen3;
@@ -108,17 +52,22 @@ impl Layer {
         })
     }
 
+    /// Bytes of weights that a token reads.
+    pub(super) fn bytes(&self) -> u64 {
+        [&self.q, &self.k, &self.v, &self.out, &self.gate, &self.up, &self.down].map(Matrix::bytes).iter().sum()
+    }
+
     #[allow(clippy::too_many_arguments)]
     pub(super) fn forward(
         &self,
         s: &mut Stream,
         c: &ModelConfig,
-        start: &Tensor,
+        place: Place<'_>,
         room: &Room,
         cache: &Cache,
         frequencies: &RopeFrequencies,
         window: Option<usize>,
-    ) -> Result<()> {
+    ) -> tessl::Result<()> {
         let tokens = room.x.shape()[0];
         RmsNorm::new(&room.x, &self.attention_norm, &room.normed).eps(c.eps).run_on(s)?;
         let q = room.qkv.narrow(1, 0, c.heads)?;
@@ -131,17 +80,11 @@ impl Layer {
         // GGUF files of Llama have the rows of q and k in the order that pairs neighbours.
         let style = if c.architecture == Architecture::Llama { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
         let qk = room.qkv.narrow(1, 0, c.heads + c.kv_heads)?;
-        let from = Positions::From(Scalar::Device(start));
+        let from = Positions::From(Scalar::Device(place.start));
         Rope::new(&qk, frequencies, from, &qk).style(style).run_on(s)?;
         let [q, k, v, attended] = [&q, &k, &v, &room.attended].map(one_sequence);
         let (q, k, v, attended) = (q?, k?, v?, attended?);
-        let at = Scalar::Device(start);
-        KvStore::pair(&k, &cache.k, &v, &cache.v, at).run_on(s)?;
-        let attention = Attention::new(&q, &cache.k, &cache.v, &attended).causal(at);
-        match window.and_then(|w| u32::try_from(w).ok()) {
-            Some(window) => attention.window(window).run_on(s)?,
-            None => attention.run_on(s)?,
-        }
+        cache.attend(s, [&q, &k, &v, &attended], place, window, room.ring.as_ref())?;
         let attended = room.attended.reshape(&[tokens, c.heads * c.head_dim])?;
         self.add(s, c, &self.out, &attended, self.attention_post_norm.as_ref(), room)?;
 
@@ -151,7 +94,7 @@ impl Layer {
     }
 
     /// Queries, keys and values, in one launch where their weights have one form.
-    fn project(&self, s: &mut Stream, c: &ModelConfig, room: &Room) -> Result<()> {
+    fn project(&self, s: &mut Stream, c: &ModelConfig, room: &Room) -> tessl::Result<()> {
         let tokens = room.x.shape()[0];
         let all = (c.heads + 2 * c.kv_heads) * c.head_dim;
         let flat = room.qkv.reshape(&[tokens, all])?;
@@ -173,7 +116,7 @@ impl Layer {
     }
 
     /// `gate = act(normed Wg^T) * (normed Wu^T)`.
-    fn gated(&self, s: &mut Stream, c: &ModelConfig, room: &Room) -> Result<()> {
+    fn gated(&self, s: &mut Stream, c: &ModelConfig, room: &Room) -> tessl::Result<()> {
         let activation = match c.architecture {
             Architecture::Gemma3 => Activation::GeluTanh,
             _ => Activation::Silu,
@@ -200,8 +143,8 @@ impl Layer {
         y: &Tensor,
         norm: Option<&Tensor>,
         room: &Room,
-    ) -> Result<()> {
-        let Some(norm) = norm else { return Ok(w.multiply(s, y, &room.x, true)?) };
+    ) -> tessl::Result<()> {
+        let Some(norm) = norm else { return w.multiply(s, y, &room.x, true) };
         w.multiply(s, y, &room.normed, false)?;
         RmsNorm::new(&room.normed, norm, &room.x).eps(c.eps).then_add(&room.x).run_on(s)?;
         Ok(())

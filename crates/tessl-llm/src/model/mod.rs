@@ -1,17 +1,21 @@
 //! Models: weights in device memory, and the operations of a forward pass.
 
+mod cache;
 mod layer;
+mod room;
 
 use crate::config::{Architecture, ModelConfig, RopeScaling};
 use crate::error::Result;
 use crate::file::WeightFile;
+use crate::random::{Random, Shape};
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Loader, Matrix};
+use crate::weights::{Loader, Matrix, Weights};
 use layer::Layer;
 use tessl::nn::{RmsNorm, RopeFrequencies};
-use tessl::{DType, GpuRuntime, Stream, Tensor};
+use tessl::{GpuRuntime, QFormat, Stream, Tensor};
 
-pub(crate) use layer::{Cache, Room};
+pub(crate) use cache::{Cache, Place};
+pub(crate) use room::Room;
 
 /// A model in device memory.
 #[derive(Debug)]
@@ -28,9 +32,6 @@ pub struct Model {
     frequencies_local: RopeFrequencies,
 }
 
-/// The type of everything between weights: what they are multiplied with is never quantised.
-pub(crate) const ACTIVATIONS: DType = DType::F32;
-
 impl Model {
     /// Loads a GGUF file onto a device.
     ///
@@ -38,16 +39,41 @@ impl Model {
     /// What opening reports; `File` for tensors that are missing or of another shape than the metadata say;
     /// `Unsupported` for parts that this crate does not compute; what tessl reports.
     pub fn load(rt: &GpuRuntime, file: &WeightFile) -> Result<Self> {
+        Self::load_with(rt, file, &|_| ())
+    }
+
+    /// As [`load`](Self::load); `progress` is told the bytes of each tensor when it has been read. Together they are
+    /// [`WeightFile::bytes`].
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(rt: &GpuRuntime, file: &WeightFile, progress: &dyn Fn(u64)) -> Result<Self> {
         let config = ModelConfig::from_file(file)?;
         let tokenizer = Tokenizer::from_file(file)?;
-        let loader = Loader::new(rt, file);
-        let table = [tokenizer.vocabulary(), config.width];
-        let embedding = loader.matrix("token_embd.weight", table, ACTIVATIONS)?;
-        let layers = (0..config.layers).map(|i| Layer::load(&loader, &config, i)).collect::<Result<_>>()?;
-        let norm = loader.vector("output_norm.weight", config.width)?;
-        let head =
-            loader.has("output.weight").then(|| loader.matrix("output.weight", table, ACTIVATIONS)).transpose()?;
+        let loader = Loader::new(rt, file, progress);
+        let model = Self::build(rt, config, tokenizer, &loader)?;
         loader.finish()?;
+        Ok(model)
+    }
+
+    /// A model of these sizes with random weights, for measurements; with `format` its matrices are quantised, else they are
+    /// dense, of the type of the activations. Its tokenizer knows no text.
+    ///
+    /// # Errors
+    /// `Unsupported` for sizes that do not fit together, what tessl reports.
+    pub fn random(rt: &GpuRuntime, shape: &Shape, format: Option<QFormat>) -> Result<Self> {
+        let config = shape.config()?;
+        let weights = Random::new(rt, format, shape.tied);
+        Self::build(rt, config, Tokenizer::of_no_text(shape.vocabulary), &weights)
+    }
+
+    fn build(rt: &GpuRuntime, config: ModelConfig, tokenizer: Tokenizer, weights: &dyn Weights) -> Result<Self> {
+        let table = [tokenizer.vocabulary(), config.width];
+        let matrix = |name: &str| weights.matrix(name, table, config.activations);
+        let embedding = matrix("token_embd.weight")?;
+        let layers = (0..config.layers).map(|i| Layer::load(weights, &config, i)).collect::<Result<_>>()?;
+        let norm = weights.vector("output_norm.weight", config.width)?;
+        let head = weights.has("output.weight").then(|| matrix("output.weight")).transpose()?;
         let scaling = match config.rope_scaling {
             RopeScaling::None => tessl::nn::RopeScaling::None,
             RopeScaling::Linear(factor) => tessl::nn::RopeScaling::Linear(factor),
@@ -57,6 +83,16 @@ impl Model {
         let frequencies_local = RopeFrequencies::new(rt, config.rotary_dim, config.rope_base_local, plain)?;
         let rt = rt.clone();
         Ok(Model { rt, config, tokenizer, embedding, layers, norm, head, frequencies, frequencies_local })
+    }
+
+    /// Bytes of weights and of keys and values that the token after `position` others reads: what bounds its speed.
+    pub fn bytes_per_token(&self, position: usize) -> u64 {
+        let c = &self.config;
+        let seen = |layer| if c.has_window(layer) { c.window.map_or(position, |w| w.min(position)) } else { position };
+        let keys: usize = (0..c.layers).map(seen).sum();
+        let cached = 2 * keys * c.kv_heads * c.head_dim * c.activations.size();
+        let weights: u64 = self.layers.iter().map(Layer::bytes).sum();
+        weights + self.head.as_ref().unwrap_or(&self.embedding).bytes() + cached as u64
     }
 
     /// Its dimensions.
@@ -74,29 +110,29 @@ impl Model {
         &self.rt
     }
 
-    /// Hidden states of the tokens in `ids` [T], which stand at `start` and after, left in `room.x`; their keys and values
-    /// go into the caches.
+    /// Hidden states of the tokens in `ids` [T], left in `room.x`; their keys and values go into the caches.
     pub(crate) fn forward(
         &self,
         s: &mut Stream,
         ids: &Tensor,
-        start: &Tensor,
+        place: Place<'_>,
         room: &Room,
         caches: &[Cache],
-    ) -> Result<()> {
+    ) -> tessl::Result<()> {
         #[allow(clippy::cast_precision_loss)]
         let scale = (self.config.architecture == Architecture::Gemma3).then(|| (self.config.width as f32).sqrt());
+        room.look(s, place)?;
         self.embedding.rows(s, ids, &room.x, scale)?;
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
             let window = if self.config.has_window(i) { self.config.window } else { None };
             let frequencies = if window.is_some() { &self.frequencies_local } else { &self.frequencies };
-            layer.forward(s, &self.config, start, room, cache, frequencies, window)?;
+            layer.forward(s, &self.config, place, room, cache, frequencies, window)?;
         }
         Ok(())
     }
 
     /// Logits [T, vocabulary] of hidden states [T, width]; `normed` is room for their norm.
-    pub(crate) fn logits(&self, s: &mut Stream, x: &Tensor, normed: &Tensor, logits: &Tensor) -> Result<()> {
+    pub(crate) fn logits(&self, s: &mut Stream, x: &Tensor, normed: &Tensor, logits: &Tensor) -> tessl::Result<()> {
         RmsNorm::new(x, &self.norm, normed).eps(self.config.eps).run_on(s)?;
         self.head.as_ref().unwrap_or(&self.embedding).multiply(s, normed, logits, false)?;
         Ok(())

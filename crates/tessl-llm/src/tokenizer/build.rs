@@ -1,9 +1,11 @@
 //! What a GGUF file says about its tokenizer, in the terms of the `tokenizers` crate.
 
 use super::Tokenizer;
+use super::chat::Template;
 use crate::error::{LlmError, Result};
 use crate::file::{Value, WeightFile};
 use std::collections::HashMap;
+use std::sync::Mutex;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
@@ -76,7 +78,17 @@ pub(super) fn from_gguf(file: &WeightFile) -> Result<Tokenizer> {
     }
     end.sort_unstable();
     end.dedup();
-    Ok(Tokenizer::new(inner, vocabulary.tokens.len(), begin, end))
+    let text = |key: &str| -> Result<String> {
+        Ok(vocabulary.id(key)?.map(|id| vocabulary.tokens[id as usize].clone()).unwrap_or_default())
+    };
+    let template = match file.value("tokenizer.chat_template").and_then(Value::as_str) {
+        None => None,
+        Some(source) => {
+            let (begin, end) = (text("tokenizer.ggml.bos_token_id")?, text("tokenizer.ggml.eos_token_id")?);
+            Some(Template { source: source.to_owned(), begin, end })
+        }
+    };
+    Ok(Tokenizer { inner: Mutex::new(inner), vocabulary: vocabulary.tokens.len(), begin, end, template })
 }
 
 impl<'f> Vocabulary<'f> {

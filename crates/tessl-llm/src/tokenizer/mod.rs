@@ -2,13 +2,17 @@
 //! tells it what the file means.
 
 mod build;
+mod chat;
 mod stream;
 
+pub use chat::{Message, Role};
 pub use stream::TokenStream;
 
 use crate::error::{LlmError, Result};
 use crate::file::WeightFile;
+use chat::Template;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokenizers::models::bpe::BPE;
 
 /// The tokenizer of a model.
 ///
@@ -29,6 +33,7 @@ pub struct Tokenizer {
     vocabulary: usize,
     begin: Option<u32>,
     end: Vec<u32>,
+    template: Option<Template>,
 }
 
 impl Tokenizer {
@@ -40,8 +45,10 @@ impl Tokenizer {
         build::from_gguf(file)
     }
 
-    fn new(inner: tokenizers::Tokenizer, vocabulary: usize, begin: Option<u32>, end: Vec<u32>) -> Self {
-        Tokenizer { inner: Mutex::new(inner), vocabulary, begin, end }
+    /// For models without one: no text has tokens, and no token has text.
+    pub(crate) fn of_no_text(vocabulary: usize) -> Self {
+        let inner = Mutex::new(tokenizers::Tokenizer::new(BPE::default()));
+        Tokenizer { inner, vocabulary, begin: None, end: Vec::new(), template: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, tokenizers::Tokenizer> {

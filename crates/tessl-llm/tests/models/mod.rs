@@ -24,3 +24,8 @@ pub fn open(name: &str) -> Option<WeightFile> {
 pub fn golden() -> serde_json::Value {
     serde_json::from_str(include_str!("../golden-tokens.json")).unwrap()
 }
+
+/// What an f64 reference computes of the same files.
+pub fn reference() -> serde_json::Value {
+    serde_json::from_str(include_str!("../reference.json")).unwrap()
+}

@@ -14,6 +14,7 @@ mod core;
 mod event;
 mod graph;
 mod hazard;
+mod set;
 
 pub(crate) use self::core::{StreamCore, StreamLimits, copy};
 pub(crate) use capturing::refuse_default;
@@ -22,6 +23,7 @@ pub use command::{ARGS_ALIGN, Access, Batch, Binding, Command, MAX_ARGS, Rect, W
 pub use event::{Event, Ticket};
 pub use graph::{Graph, PingPong};
 pub(crate) use hazard::Hazards;
+pub use set::{Buckets, GraphSet, GraphStats};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use crate::support::{Kernels, cpu, numbers};
 use tessl::nn::RmsNorm;
-use tessl::{Activation, DType, Error, Gemm, GpuRuntime, Graph, PingPong, Stream, Tensor};
+use tessl::{Activation, Buckets, DType, Error, Gemm, GpuRuntime, Graph, GraphSet, PingPong, Stream, Tensor};
 
 /// A small layer: norm, product with bias and activation, product with the old output.
 struct Layer {
@@ -222,4 +222,77 @@ fn commands_that_share_nothing_get_a_barrier_only_when_asked() {
     stream.synchronize().unwrap();
     let after = stream.capture(|s| norm(s, &a).and_then(|()| norm(s, &b))).unwrap();
     assert_eq!(after.barriers(), 0);
+}
+
+#[test]
+fn a_set_captures_each_form_once() {
+    let rt = cpu();
+    let k = Kernels::new(&rt);
+    let mut s = rt.stream().unwrap();
+    let sum = rt.from_slice(&[1u32], &[1]).unwrap();
+    let mut set = GraphSet::new(2);
+    let mut want = 1u32;
+    let mut run = |set: &mut GraphSet<u32>, key: u32| {
+        let mut encoded = 0;
+        let encode = |s: &mut Stream| {
+            encoded += 1;
+            k.mix(s, &sum, &sum, key)
+        };
+        set.run(&mut s, key, encode).unwrap();
+        want = want.wrapping_mul(3).wrapping_add(key);
+        assert_eq!(sum.read::<u32>().unwrap(), [want]);
+        encoded
+    };
+    // Two forms that alternate are captured twice in all.
+    let encoded: i32 = (0..1000).map(|turn| run(&mut set, turn % 2)).sum();
+    let stats = set.stats();
+    assert_eq!((encoded, stats.captures, stats.replays, stats.fallbacks, stats.evictions), (2, 2, 1000, 0, 0));
+    // A third one takes the place of the one that was not run for longest.
+    assert_eq!((run(&mut set, 7), run(&mut set, 1), run(&mut set, 0)), (1, 0, 1));
+    assert_eq!((set.stats().captures, set.stats().evictions), (4, 2));
+    set.clear();
+    assert_eq!(run(&mut set, 0), 1);
+}
+
+#[test]
+fn a_set_grows_scratch_and_passes_errors_on() {
+    let rt = cpu();
+    let (want, layer) = (Layer::new(&rt), Layer::new(&rt));
+    let (mut s, mut set) = (rt.stream().unwrap(), GraphSet::new(4));
+    for _ in 0..3 {
+        want.step(&mut s).unwrap();
+        set.run(&mut s, (), |s| layer.step(s)).unwrap().wait().unwrap();
+    }
+    assert_eq!(layer.x.read::<f32>().unwrap(), want.x.read::<f32>().unwrap());
+    // A step that is refused leaves no graph, no command and no count; the next one is as if nothing had been.
+    let (before, stats) = (rt.dispatch_count(), set.stats());
+    let mut other = GraphSet::new(4);
+    let refused = other.run(&mut s, 1, |s| {
+        layer.step(s)?;
+        Gemm::new(&layer.x, &layer.x, &layer.y).run_on(s)
+    });
+    assert!(matches!(refused, Err(Error::Shape { .. })), "{refused:?}");
+    assert_eq!((rt.dispatch_count(), other.stats()), (before, tessl::GraphStats::default()));
+    set.run(&mut s, (), |_| panic!("it has a graph")).unwrap();
+    assert_eq!(set.stats().replays, stats.replays + 1);
+    // What a device cannot capture is encoded live, and counted.
+    let mut calls = 0;
+    let live = other.run(&mut s, 2, |s| {
+        calls += 1;
+        if calls == 1 { Err(Error::unsupported("graph", "capture", "test")) } else { layer.step(s) }
+    });
+    live.unwrap().wait().unwrap();
+    assert_eq!((other.stats().fallbacks, other.stats().captures, rt.dispatch_count()), (1, 0, before + 8));
+}
+
+#[test]
+fn buckets_cover_every_length() {
+    for (least, most) in [(1, 1), (256, 100), (100, 1000), (256, 4096), (1, usize::MAX)] {
+        let buckets = Buckets::new(least, most);
+        for length in [0, 1, 2, 99, 100, 101, 127, 128, 129, 255, 256, 257, 999, 1000, 1001, 4096, usize::MAX] {
+            let bucket = buckets.of(length);
+            assert_eq!(bucket.is_some(), length <= most, "{least} {most} {length}");
+            assert!(bucket.is_none_or(|b| b >= length && b <= most && b >= least.min(most)), "{least} {most} {length}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Which types may cross threads, checked by the compiler.
 
-use tessl::{Device, Error, Event, GpuRuntime, Graph, Kernel, PingPong, Stream, Tensor, Ticket};
+use tessl::{Device, Error, Event, GpuRuntime, Graph, GraphSet, Kernel, PingPong, Stream, Tensor, Ticket};
 
 fn shared<T: Send + Sync + 'static>() {}
 fn sent<T: Send + 'static>() {}
@@ -23,6 +23,7 @@ fn send_and_sync() {
     shared::<Ticket>();
     shared::<Graph>();
     shared::<PingPong>();
+    shared::<GraphSet<usize>>();
     shared::<Kernel>();
     shared::<Error>();
     sent::<Stream>();

@@ -18,12 +18,8 @@ mod quant;
 
 /// Scratch memory for packed columns of B, at most (one tile is always allowed).
 const SCRATCH: u64 = 32 << 20;
-/// Chunks that a product is cut into where its size allows: enough for the pool to balance.
+/// Chunks that few rows are cut into where the columns allow: enough for the pool to balance.
 const CHUNKS: u32 = 16;
-/// Columns below which a tile is not cut: packing its rows of A would cost too much. The faster the products, the more so.
-const fn narrow(isa: Isa, m: u32) -> u32 {
-    if matches!(isa, Isa::Amx) && m > MAX_ROWS { 512 } else { 256 }
-}
 
 /// Plans `desc` for the CPU that `profile` describes.
 ///
@@ -184,18 +180,14 @@ fn pack(d: &PackDesc, isa: Isa) -> Result<Plan> {
     Ok(plan_of(name, tile, tiles, [tiles[1].saturating_mul(tiles[2]), 1, 1], 0, "panels of the blocked kernel"))
 }
 
-/// The tile of the blocked kernel: even parts of each axis, inside the row's limits and the workspace.
+/// The tile of the blocked kernel: even parts of each axis, inside the row's limits and the workspace. The kernel cuts it
+/// finer where threads would be idle.
 fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
     let g = geometry(row.isa, d.input);
     let cols = columns(g, d.extras.gated);
     let tile_m = even(d.m, row.tile_m, g.rows);
     let tile_k = even(d.k, row.tile_k, g.step);
     let mut wide = row.tile_n;
-    if matches!(row.kernel, Kernel::Packed | Kernel::Weights | Kernel::Groups) {
-        let wanted = CHUNKS.div_ceil(d.m.div_ceil(tile_m).saturating_mul(d.batch).max(1));
-        let narrow = narrow(row.isa, d.m);
-        wide = wide.min(d.n.div_ceil(wanted).max(narrow).next_multiple_of(cols));
-    }
     if matches!(row.kernel, Kernel::Packed | Kernel::Groups) {
         wide = wide.min(limit(SCRATCH / panel_bytes(d.k, g).max(1), cols));
     }

@@ -59,7 +59,11 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// The same for a line that will be written.
+    /// The same, but not into the first-level cache.
+    #[inline(always)]
+    unsafe fn prefetch_far(_p: *const u8) {}
+
+    /// The same as `prefetch` for a line that will be written.
     #[inline(always)]
     unsafe fn prefetch_write(_p: *const u8) {}
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 /// Bytes for packed rows of A.
 pub(super) const A_BYTES: usize = 1 << 20;
 /// Bytes for f32 sums.
-pub(super) const ACC_BYTES: usize = 512 << 10;
+pub(super) const ACC_BYTES: usize = 1 << 20;
 /// Bytes for packed columns of a small B.
 pub(super) const B_BYTES: usize = 512 << 10;
 

@@ -1,10 +1,44 @@
-//! What a thread will need next, fetched while it multiplies.
+//! What a thread will need next, fetched while it multiplies: the next piece of B, then rows of A.
 
 use super::micro::Micro;
 use super::operands::Operands;
 use super::pack::Source;
 
-/// The rows of A that this thread will probably pack next, fetched while it multiplies.
+/// Memory to fetch, in the order of need.
+pub(super) struct Ahead {
+    /// Packed steps of B.
+    piece: *const u8,
+    /// Bytes of the piece that have not been fetched.
+    left: usize,
+    rows: NextRows,
+}
+
+impl Ahead {
+    /// Begins with the rows.
+    pub(super) fn new(rows: NextRows) -> Self {
+        Ahead { piece: std::ptr::null(), left: 0, rows }
+    }
+
+    /// `bytes` from `piece` on come first.
+    #[inline(always)]
+    pub(super) fn expect(&mut self, piece: *const u8, bytes: usize) {
+        (self.piece, self.left) = (piece, bytes);
+    }
+
+    /// The next `count` bytes.
+    #[inline(always)]
+    pub(super) fn take(&mut self, count: usize) -> Option<*const u8> {
+        if self.left == 0 {
+            return self.rows.take(count);
+        }
+        let at = self.piece;
+        self.piece = at.wrapping_add(count);
+        self.left = self.left.saturating_sub(count);
+        Some(at)
+    }
+}
+
+/// The rows of A that this thread will probably pack next.
 pub(super) struct NextRows {
     row: *const u8,
     /// Bytes from one row to the next.
@@ -26,7 +60,7 @@ impl NextRows {
 
     /// The next `count` bytes.
     #[inline(always)]
-    pub(super) fn take(&mut self, count: usize) -> Option<*const u8> {
+    fn take(&mut self, count: usize) -> Option<*const u8> {
         if self.rows == 0 {
             return None;
         }

@@ -1,6 +1,6 @@
 //! The blocked product: packs B where it is not packed yet, then walks tiles of C in parallel.
 //!
-//! A chunk is one tile of C (`tile_m` x `tile_n`) over all of k. Its thread packs the rows of A into its workspace and
+//! A chunk is one tile of C (`tile_m` x `tile_n`, or less where threads would be idle) over all of k. Its thread packs the rows of A into its workspace and
 //! multiplies them by one panel of B after the other; `tile_k` steps of a panel stay in the first-level cache while all
 //! rows pass. The sums of one element are made in the order of k, in blocks that the plan fixes, and the epilogue sees
 //! them once. So results do not depend on the number of threads.
@@ -10,7 +10,7 @@
 use super::super::call::KernelCall;
 use super::super::simd::Simd;
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
-use super::ahead::NextRows;
+use super::ahead::{Ahead, NextRows};
 use super::blocks;
 use super::columns::{PACK_PANELS, PackedB};
 use super::epilogue::Tile;
@@ -20,6 +20,14 @@ use crate::dtype::DType;
 use crate::error::FaultKind;
 use std::ops::Range;
 
+/// Chunks for each thread, where the product is large enough.
+const CHUNKS: usize = 2;
+/// The same for few rows, whose chunks cost nothing to cut.
+const FEW_ROWS_CHUNKS: usize = 8;
+/// Panels of a chunk that are not cut: packing its rows of A would cost too much.
+const NARROW: usize = 8;
+
+#[derive(Clone, Copy)]
 struct Driver<'a> {
     op: &'a Operands,
     tile_m: usize,
@@ -237,21 +245,44 @@ impl<'a> Driver<'a> {
         columns: Range<usize>,
         first_panel: usize,
     ) {
-        let (tiles_m, tiles_n) = (self.op.m.div_ceil(self.tile_m), columns.len().div_ceil(self.tile_n));
         let threads = call.pool().threads();
+        let driver = self.cut::<M>(matrices.len(), columns.len(), threads);
+        let (tiles_m, tiles_n) = (self.op.m.div_ceil(driver.tile_m), columns.len().div_ceil(driver.tile_n));
         call.pool().run(matrices.len() * tiles_m * tiles_n, &|chunk| {
             let (z, tile) = (matrices.start + chunk / (tiles_m * tiles_n), chunk % (tiles_m * tiles_n));
             // Down the rows first, so that a thread keeps its columns of B.
             let (i, j) = (tile % tiles_m, tile / tiles_m);
-            let col = columns.start + j * self.tile_n;
+            let col = columns.start + j * driver.tile_n;
             // SAFETY: forwarded; chunks write disjoint tiles of C.
             unsafe {
                 M::begin();
-                let columns = col..columns.end.min(col + self.tile_n);
-                self.tile::<M>(b(z), z, i * self.tile_m, columns, first_panel, threads);
+                let columns = col..columns.end.min(col + driver.tile_n);
+                driver.tile::<M>(b(z), z, i * driver.tile_m, columns, first_panel, threads);
                 M::end();
             }
         });
+    }
+
+    /// The same with smaller tiles, where `threads` would otherwise have too few. Sums are made in the same order.
+    fn cut<M: Micro>(&self, matrices: usize, columns: usize, threads: usize) -> Self {
+        let mut driver = *self;
+        let few = self.op.m <= M::ROWS;
+        let (each, narrow) = if few { (FEW_ROWS_CHUNKS, 1) } else { (CHUNKS, NARROW) };
+        let wanted = if threads == 1 { 1 } else { each * threads };
+        let half = |size: usize, unit: usize| size.div_ceil(2).next_multiple_of(unit);
+        loop {
+            let count = matrices * self.op.m.div_ceil(driver.tile_m) * columns.div_ceil(driver.tile_n);
+            if count >= wanted {
+                return driver;
+            }
+            if driver.tile_n > narrow * self.cols {
+                driver.tile_n = half(driver.tile_n.min(columns.next_multiple_of(self.cols)), self.cols);
+            } else if driver.tile_m > 2 * M::ROWS {
+                driver.tile_m = half(driver.tile_m.min(self.op.m), M::ROWS);
+            } else {
+                return driver;
+            }
+        }
     }
 
     /// Packs `panels` of matrix `z`; `first` is the panel at the start of the memory.
@@ -284,7 +315,7 @@ impl<'a> Driver<'a> {
         let strips = rows.div_ceil(M::ROWS);
         let sums_of_panel = if self.padded_k > self.depth { strips * M::ROWS * M::COLS } else { 0 };
         let up = M::COLS / 2;
-        let mut ahead = NextRows::new::<M>(op.a(z), op, row + self.tile_m * threads, self.tile_m);
+        let mut ahead = Ahead::new(NextRows::new::<M>(op.a(z), op, row + self.tile_m * threads, self.tile_m));
         let mut start = 0;
         loop {
             let depth = self.depth.min(self.padded_k - start);
@@ -300,14 +331,20 @@ impl<'a> Driver<'a> {
                     loop {
                         let steps = self.tile_k.min(depth - k);
                         let finished = last && k + steps == depth;
+                        let step = M::COLS * M::BYTES;
+                        // After the last steps of a panel come the first ones of the next.
+                        let next =
+                            if k + steps < depth { panel.add((k + steps) * step) } else { panel.wrapping_add(b.panel) };
+                        ahead.expect(next, steps * step);
                         for i in 0..strips {
                             let (row, rows) = (row + i * M::ROWS, M::ROWS.min(rows - i * M::ROWS));
                             let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES);
                             let b = panel.add(k * M::COLS * M::BYTES);
                             let sums = sums.add(i * M::ROWS * M::COLS);
-                            if finished {
-                                epilogue.fetch::<M::S>(row, col, rows, cols);
-                            }
+                            // A part of the rows for each piece of k: the lines under way are few.
+                            let part = |at: usize| rows * at / self.padded_k.max(1);
+                            let (from, to) = (part(start + k), part(start + k + steps));
+                            epilogue.fetch::<M::S>(row + from, col, to - from, cols);
                             let next = ahead.take(steps / M::STEP * M::AHEAD);
                             M::tile(steps, a, b, sums, start + k == 0, rows, next.unwrap_or(a));
                             if finished {

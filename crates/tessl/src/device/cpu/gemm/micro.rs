@@ -84,6 +84,7 @@ impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS>
     const COLS: usize = VECS * S::LANES;
     const STEP: usize = 1;
     const BYTES: usize = 4;
+    const AHEAD: usize = 16;
 
     #[inline(always)]
     unsafe fn pack(panel: Panel) {
@@ -97,16 +98,24 @@ impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS>
     }
 
     #[inline(always)]
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, _: *const u8) {
+    unsafe fn tile(
+        steps: usize,
+        a: *const u8,
+        b: *const u8,
+        acc: *mut f32,
+        first: bool,
+        rows: usize,
+        ahead: *const u8,
+    ) {
         let (a, b, stride) = (a.cast(), b.cast(), ROWS);
         // SAFETY: forwarded. Fewer rows leave B's panel as the only thing to wait for.
         unsafe {
             match rows {
-                1 => S::vectorize(Product::<1, VECS> { steps, a, stride, b, acc, first }),
-                2 => S::vectorize(Product::<2, VECS> { steps, a, stride, b, acc, first }),
-                3..=4 => S::vectorize(Product::<4, VECS> { steps, a, stride, b, acc, first }),
-                5..=8 if ROWS > 8 => S::vectorize(Product::<8, VECS> { steps, a, stride, b, acc, first }),
-                _ => S::vectorize(Product::<ROWS, VECS> { steps, a, stride, b, acc, first }),
+                1 => S::vectorize(Product::<1, VECS> { steps, a, stride, b, acc, first, ahead }),
+                2 => S::vectorize(Product::<2, VECS> { steps, a, stride, b, acc, first, ahead }),
+                3..=4 => S::vectorize(Product::<4, VECS> { steps, a, stride, b, acc, first, ahead }),
+                5..=8 if ROWS > 8 => S::vectorize(Product::<8, VECS> { steps, a, stride, b, acc, first, ahead }),
+                _ => S::vectorize(Product::<ROWS, VECS> { steps, a, stride, b, acc, first, ahead }),
             }
         }
     }
@@ -120,18 +129,21 @@ struct Product<const ROWS: usize, const VECS: usize> {
     b: *const f32,
     acc: *mut f32,
     first: bool,
+    ahead: *const u8,
 }
 
 impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Product { steps, mut a, stride, mut b, acc, first } = self;
+        let Product { steps, mut a, stride, mut b, acc, first, mut ahead } = self;
         // SAFETY: the panels have `steps` steps, the tile ROWS rows of VECS vectors.
         unsafe {
             let mut sums = [[S::splat(0.0); VECS]; ROWS];
             for _ in 0..steps {
                 S::prefetch(b.wrapping_add(16 * VECS * S::LANES).cast());
                 S::prefetch(b.wrapping_add(16 * VECS * S::LANES + 16).cast());
+                S::prefetch_far(ahead);
+                ahead = ahead.wrapping_add(16);
                 let columns: [S::V; VECS] = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
                 for (i, row) in sums.iter_mut().enumerate() {
                     let x = S::splat(*a.add(i));

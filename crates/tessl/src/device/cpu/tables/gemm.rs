@@ -176,15 +176,15 @@ const AMX: &[Isa] = &[Isa::Amx];
 const AVX512: &[Isa] = &[Isa::Amx, Isa::Avx512];
 const OTHERS: &[Isa] = &[Isa::Neon, Isa::Scalar];
 const FLOAT_SETS: [[GemmRow; 6]; 5] = [
-    rows!("amx bf16", AMX, BF16, Isa::Avx512, Isa::Amx, [128, 1024, 256]),
-    rows!("avx512 f32", AVX512, FLOATS, Isa::Avx512, Isa::Avx512, [96, 1024, 256]),
+    rows!("amx bf16", AMX, BF16, Isa::Avx512, Isa::Amx, [256, 1024, 256]),
+    rows!("avx512 f32", AVX512, FLOATS, Isa::Avx512, Isa::Avx512, [192, 1024, 384]),
     rows!("avx2 f32", &[Isa::Avx2], FLOATS, Isa::Avx2, Isa::Avx2, [96, 1024, 256]),
     rows!("neon f32", &[Isa::Neon], FLOATS, Isa::Neon, Isa::Neon, [96, 1020, 256]),
     rows!("portable f32", &[Isa::Scalar], FLOATS, Isa::Scalar, Isa::Scalar, [96, 1024, 256]),
 ];
 
 const SHORT_SETS: [[GemmRow; 5]; 8] = [
-    blocked!("amx int8", AMX, INT8, Isa::Amx, [128, 1024, 512]),
+    blocked!("amx int8", AMX, INT8, Isa::Amx, [256, 1024, 512]),
     blocked!("avx512 int8", &[Isa::Avx512], INT8, Isa::Avx512, [96, 1024, 256]),
     blocked!("avx2 int8", &[Isa::Avx2], INT8, Isa::Avx2, [96, 1024, 256]),
     blocked!("portable int8", OTHERS, INT8, Isa::Scalar, [96, 1024, 256]),
