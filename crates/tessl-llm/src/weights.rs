@@ -5,7 +5,7 @@ use crate::file::{Element, TensorInfo, WeightFile};
 use half::{bf16, f16};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use tessl::nn::{Embedding, QuantizedEmbedding, QuantizedMatmul};
+use tessl::nn::{Copy, Embedding, QuantizedEmbedding, QuantizedMatmul};
 use tessl::{BufferKind, DType, Gemm, GpuRuntime, QFormat, QTensor, Stream, Tensor};
 
 /// The matrix of a linear layer, [out, in], as the file has it.
@@ -24,6 +24,28 @@ impl Matrix {
             Matrix::Dense(w) => (w.len() * w.dtype().size()) as u64,
             Matrix::Quantized(w) => w.parts().map(|part| (part.len() * part.dtype().size()) as u64).sum(),
         }
+    }
+
+    /// Dense matrices of one width as parts of one tensor, which is the second answer; others as they are.
+    pub(crate) fn side_by_side<const N: usize>(parts: [Self; N]) -> tessl::Result<([Self; N], Option<Tensor>)> {
+        let mut rows = 0;
+        for part in &parts {
+            let Matrix::Dense(w) = part else { return Ok((parts, None)) };
+            rows += w.shape()[0];
+        }
+        let Some(Matrix::Dense(first)) = parts.first() else { return Ok((parts, None)) };
+        let whole = first.runtime().uninit(first.dtype(), &[rows, first.shape()[1]], BufferKind::Hot)?;
+        let mut at = 0;
+        let mut moved = parts;
+        for part in &mut moved {
+            if let Matrix::Dense(w) = part {
+                let place = whole.narrow(0, at, w.shape()[0])?;
+                Copy::new(w, &place).run()?;
+                at += w.shape()[0];
+                *w = place;
+            }
+        }
+        Ok((moved, Some(whole)))
     }
 
     /// `y = x W^T`, or `y += x W^T`.

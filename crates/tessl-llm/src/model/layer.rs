@@ -6,7 +6,7 @@ use crate::config::{Architecture, ModelConfig};
 use crate::error::Result;
 use crate::weights::{Matrix, Weights};
 use tessl::nn::{Glu, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle};
-use tessl::{Activation, Scalar, Stream, Tensor};
+use tessl::{Activation, Gemm, Scalar, Stream, Tensor};
 
 #[derive(Debug)]
 pub(super) struct Layer {
@@ -14,6 +14,8 @@ pub(super) struct Layer {
     q: Matrix,
     k: Matrix,
     v: Matrix,
+    /// All three side by side, where they are dense: one product.
+    qkv: Option<Tensor>,
     /// Norms of each head of queries and keys.
     qk_norm: Option<[Tensor; 2]>,
     out: Matrix,
@@ -36,11 +38,15 @@ impl Layer {
         let normed_heads = gemma || c.architecture == Architecture::Qwen3;
         let head = |part: &str| loader.vector(&name(part), c.head_dim);
         let post = |part: &str| gemma.then(|| loader.vector(&name(part), c.width)).transpose();
+        let projections =
+            [matrix("attn_q", q, c.width)?, matrix("attn_k", kv, c.width)?, matrix("attn_v", kv, c.width)?];
+        let ([q_matrix, k_matrix, v_matrix], qkv) = Matrix::side_by_side(projections)?;
         Ok(Layer {
             attention_norm: loader.vector(&name("attn_norm"), c.width)?,
-            q: matrix("attn_q", q, c.width)?,
-            k: matrix("attn_k", kv, c.width)?,
-            v: matrix("attn_v", kv, c.width)?,
+            q: q_matrix,
+            k: k_matrix,
+            v: v_matrix,
+            qkv,
             qk_norm: if normed_heads { Some([head("attn_q_norm")?, head("attn_k_norm")?]) } else { None },
             out: matrix("attn_output", c.width, q)?,
             attention_post_norm: post("post_attention_norm")?,
@@ -98,6 +104,9 @@ impl Layer {
         let tokens = room.x.shape()[0];
         let all = (c.heads + 2 * c.kv_heads) * c.head_dim;
         let flat = room.qkv.reshape(&[tokens, all])?;
+        if let Some(w) = &self.qkv {
+            return Gemm::new(&room.normed, &w.t()?, &flat).run_on(s);
+        }
         let (nq, nk) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let [q, k, v] = [flat.narrow(1, 0, nq)?, flat.narrow(1, nq, nk)?, flat.narrow(1, nq + nk, nk)?];
         match [&self.q, &self.k, &self.v] {
@@ -124,6 +133,10 @@ impl Layer {
         match (&self.gate, &self.up) {
             (Matrix::Quantized(gate), Matrix::Quantized(up)) if gate.format() == up.format() => {
                 QuantizedGlu::new(&room.normed, gate, up, &room.gate, activation).run_on(s)?;
+            }
+            (Matrix::Dense(gate), Matrix::Dense(up)) => {
+                let (gate, up) = (gate.t()?, up.t()?);
+                Gemm::new(&room.normed, &gate, &room.gate).up(&up).activation(activation).run_on(s)?;
             }
             (gate, up) => {
                 gate.multiply(s, &room.normed, &room.gate, false)?;
