@@ -2,8 +2,8 @@
 """Compile every CUDA-facing kernel with NVRTC, without a GPU and without toolkit headers.
 
 Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, rows.h, activation.h, for kernels/cuda its *.cuh
-(ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, on sm_90 and
-later with and without -DGPU_PDL, once per variant of its function constants. Kernels behind #ifdef ENTRY_<name> are all
+(ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, once per variant of its
+function constants, and on sm_90 and later with and without -DGPU_PDL where its text has dependent launches. Kernels behind #ifdef ENTRY_<name> are all
 compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
 spills registers, serialises wgmma (C75xx), has fewer wide loads than WIDE asks for, or, where nvdisasm is found, not the
 instructions that SASS asks for; 2 when NVRTC is missing.
@@ -182,14 +182,15 @@ def has_dependent_launch(arch):
     return int(re.search(r"\d+", arch).group()) >= 90
 
 
-def check_file(nvrtc, nvdisasm, kernels, path, arch, keep):
-    """Compiles all variants; returns (problems, summary)."""
+def check_file(nvrtc, nvdisasm, kernels, path, arch, keep, sample):
+    """Compiles all variants, or one of them; returns (problems, summary)."""
     source = assemble(kernels, path)
     stem = os.path.splitext(os.path.basename(path))[0]
     entries = sorted(set(re.findall(r"^#ifdef (ENTRY_\w+)$", source, re.M)))
     problems, widest, compiled = [], (0, 0), 0
-    for constants in variants(source):
-        for pdl in [False, True] if has_dependent_launch(arch) else [False]:
+    dependent = has_dependent_launch(arch) and re.search(r"\bGRID_(WAIT|RELEASE)\b", read(path))
+    for constants in variants(source)[: 1 if sample else None]:
+        for pdl in [False, True] if dependent and not sample else [False]:
             options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
             options += [f"-DFC_{name}={value}" for name, value in constants.items()]
             options += [f"-D{entry}" for entry in entries]
@@ -224,6 +225,7 @@ def main():
     parser.add_argument("--arch", action="append", metavar="SM", help="architecture, repeatable (sm_80, sm_90a)")
     parser.add_argument("--kernels", default=os.path.join(ROOT, "crates", "tessl", "kernels"), metavar="DIR")
     parser.add_argument("--keep", metavar="DIR", help="write the PTX of each variant there")
+    parser.add_argument("--sample", action="store_true", help="the first variant of each file only")
     options = parser.parse_args()
 
     path = find_nvrtc(options.nvrtc)
@@ -248,7 +250,9 @@ def main():
             if only and arch not in only.group(1).split():
                 continue
             start = time.monotonic()
-            problems, summary = check_file(nvrtc, nvdisasm, options.kernels, file, arch, options.keep)
+            problems, summary = check_file(
+                nvrtc, nvdisasm, options.kernels, file, arch, options.keep, options.sample
+            )
             verdict = "FAIL" if problems else "ok"
             name = os.path.relpath(file, options.kernels)
             print(f"{verdict:4} {name} {arch}: {summary}, {time.monotonic() - start:.1f} s")

@@ -301,15 +301,19 @@ fn nvrtc(cx: &Context) -> StepResult {
     let cache = cx.target.join("nvrtc-cache");
     fs::create_dir_all(&cache).map_err(|e| e.to_string())?;
     let mut failed = Vec::new();
-    for (arch, files) in nvrtc_jobs(&tree) {
-        let key = |file: &str| cache.join(format!("{}-{arch}-{:016x}", tree::stem(file), nvrtc_hash(&tree, file)));
+    for NvrtcJob { arch, files, sample } in nvrtc_jobs(&tree) {
+        let depth = if sample { "sample" } else { "all" };
+        let key = |file: &str| {
+            let hash = nvrtc_hash(&tree, file);
+            cache.join(format!("{}-{arch}-{depth}-{hash:016x}", tree::stem(file)))
+        };
         let new: Vec<_> = files.iter().filter(|file| !key(file).exists()).collect();
-        println!("{arch}: {} files, {} unchanged", files.len(), files.len() - new.len());
+        println!("{arch} ({depth}): {} files, {} unchanged", files.len(), files.len() - new.len());
         if new.is_empty() {
             continue;
         }
         let mut command = cx.command(&bin.join("python").to_string_lossy());
-        command.args(["scripts/nvrtc_check.py", "--arch", arch]).args(&new);
+        command.args(["scripts/nvrtc_check.py", "--arch", arch]).args(sample.then_some("--sample")).args(&new);
         if process::stream(&mut command, cx.deadline)?.ok {
             for file in new {
                 fs::write(key(file), "").map_err(|e| e.to_string())?;
@@ -323,19 +327,37 @@ fn nvrtc(cx: &Context) -> StepResult {
 
 const KERNELS: &str = "crates/tessl/kernels";
 
-/// Every kernel for the two architectures we tune for; one file of a family for two more.
-fn nvrtc_jobs(tree: &Tree) -> Vec<(&'static str, Vec<String>)> {
-    let simt = format!("{KERNELS}/simt");
-    let cuda = format!("{KERNELS}/cuda");
-    let files: Vec<(&str, &str)> = tree.below(&simt, ".metal").chain(tree.below(&cuda, ".cu")).collect();
+/// Files to compile for one architecture.
+#[derive(Debug, PartialEq)]
+struct NvrtcJob {
+    arch: &'static str,
+    files: Vec<String>,
+    /// One variant of each is enough.
+    sample: bool,
+}
+
+/// Every variant of every kernel for the architecture we tune for. For sm_80 every variant of what is written for CUDA, and
+/// one of each shared kernel; for two more one of one file of each family.
+fn nvrtc_jobs(tree: &Tree) -> Vec<NvrtcJob> {
+    let folders = ["cuda", "simt"].map(|folder| format!("{KERNELS}/{folder}"));
+    let files: Vec<(&str, &str)> = tree.below(&folders[0], ".cu").chain(tree.below(&folders[1], ".metal")).collect();
+    let portable = |files: &[(&str, &str)]| -> Vec<String> {
+        let bound = |text: &str| text.lines().any(|line| line.starts_with("// arch:"));
+        files.iter().filter(|(_, text)| !bound(text)).map(|(path, _)| (*path).to_owned()).collect()
+    };
     let mut families = BTreeSet::new();
-    let portable = files.iter().filter(|(_, text)| !text.lines().any(|line| line.starts_with("// arch:")));
-    let sample: Vec<String> = portable
-        .filter(|(path, _)| families.insert(tree::stem(path).split('_').next().unwrap_or_default().to_owned()))
-        .map(|(path, _)| (*path).to_owned())
-        .collect();
-    let every: Vec<String> = files.iter().map(|(path, _)| (*path).to_owned()).collect();
-    vec![("sm_80", every.clone()), ("sm_90a", every), ("sm_89", sample.clone()), ("sm_100", sample)]
+    let mut family: Vec<String> = portable(&files);
+    family.retain(|path| families.insert(tree::stem(path).split('_').next().unwrap_or_default().to_owned()));
+    let (cuda, shared): (Vec<_>, Vec<_>) = files.iter().copied().partition(|(path, _)| path.ends_with(".cu"));
+    let every = files.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let job = |arch, files, sample| NvrtcJob { arch, files, sample };
+    vec![
+        job("sm_90a", every, false),
+        job("sm_80", portable(&cuda), false),
+        job("sm_80", portable(&shared), true),
+        job("sm_89", family.clone(), true),
+        job("sm_100", family, true),
+    ]
 }
 
 /// Of all that a compilation reads.
@@ -441,9 +463,13 @@ mod tests {
             ("crates/tessl/kernels/simt/norm.metal", ""),
         ]);
         let jobs = nvrtc_jobs(&tree);
-        assert_eq!(jobs[1].1.len(), 4);
-        let sample = ["crates/tessl/kernels/simt/gemm_small.metal", "crates/tessl/kernels/simt/norm.metal"];
-        assert_eq!(jobs[3], ("sm_100", sample.map(str::to_owned).to_vec()));
+        assert_eq!((jobs[0].arch, jobs[0].files.len(), jobs[0].sample), ("sm_90a", 4, false));
+        // What is written for sm_90a alone is compiled for nothing else.
+        assert_eq!(jobs[1].files, ["crates/tessl/kernels/cuda/gemm_mma.cu"]);
+        assert_eq!((jobs[2].files.len(), jobs[2].sample), (2, true));
+        let family = ["crates/tessl/kernels/cuda/gemm_mma.cu", "crates/tessl/kernels/simt/norm.metal"];
+        let family = family.map(str::to_owned).to_vec();
+        assert_eq!(jobs[4], NvrtcJob { arch: "sm_100", files: family, sample: true });
     }
 
     #[test]

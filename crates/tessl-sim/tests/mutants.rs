@@ -76,11 +76,14 @@ const ELEMENTWISE: &str = "simt/elementwise.metal";
 const REDUCE: &str = "simt/reduce.metal";
 const MLP: &str = "simt/mlp.metal";
 const ROPE: &str = "simt/rope.metal";
+const FUSED: &str = "simt/gemm_fused.metal";
 const EMBED: &str = "simt/embed.metal";
 const MOVEMENT: &str = "simt/movement.metal";
 const SAMPLE: &str = "simt/sample.metal";
 
-static ROWS: [RowMutant; 9] = [
+static ROWS: [RowMutant; 11] = [
+    (FUSED, "    threadgroup_barrier(mem_flags::mem_threadgroup);\n    for", "    for", &["gemm/fused/f32_f32"]),
+    (FUSED, "t += float(residual[residual_at])", "t -= float(residual[residual_at])", &["gemm/fused/f32_f32"]),
     (ELEMENTWISE, "b + map_b(c, p, i)", "b + map_a(c, p, i)", &["add/views/f32"]),
     (REDUCE, "(a == b && i < j)", "(a == b && i > j)", &["known/pt_130295"]),
     (MLP, "if (VEC16 && p.n - i >= width)", "if (VEC16)", &["activate/views/f32"]),
@@ -102,7 +105,13 @@ static ROWS: [RowMutant; 9] = [
     ),
 ];
 
-static MORE_ROWS: [RowMutant; 17] = [
+static MORE_ROWS: [RowMutant; 23] = [
+    (FUSED, "p.n + col, p)", "col, p)", &["gemm/gated/f32_f32"]),
+    (FUSED, "end < start || ", "", &["gemm/bad_offsets"]),
+    (FUSED, "r.end = end;", "r.end = p.m;", &["gemm/groups/f32_f32"]),
+    (FUSED, "magnitude < 8 ?", "magnitude < 0 ?", &["gemm/types/f8e4m3"]),
+    (FUSED, "type == UNSIGNED ?", "type == 0 ?", &["gemm/types/i8"]),
+    (FUSED, "(n0 + c0 + j) / SCALED", "c0 / SCALED", &["gemm/blocks/f8e4m3"]),
     (ELEMENTWISE, "p.mode == 1 ? *factor", "p.mode == 0 ? *factor", &["scale"]),
     (ELEMENTWISE, "constexpr uint E = 8;", "constexpr uint E = 4;", &["cast/views/f32_f16"]),
     (REDUCE, "if (a != a || b != b) return a != a && (b == b || i < j);", "", &["known/pt_130295"]),

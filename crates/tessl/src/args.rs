@@ -53,7 +53,7 @@ pub fn c_header() -> String {
 
 args! {
     /// `C = act(alpha * A B + beta * C + bias)` for `batch` matrices. Strides count elements; C is row-major. What stands
-    /// behind `bias_typed`, and the strides of up and residual, is read by the kernels of the CPU only.
+    /// behind `bias_typed`, and the strides of up and residual, is read by the kernels for the whole formula only.
     struct GemmArgs {
         /// Stride between rows of A (along m).
         a_rs: u64,

@@ -54,6 +54,9 @@ pub enum Desc {
     Cache(CacheDesc),
 }
 
+/// The module of the kernel that takes every part of the formula of a product.
+pub(crate) const FUSED_GEMM: &str = "gemm_fused";
+
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct KernelKey {

@@ -1,22 +1,22 @@
 //! Compiler, libraries and pipelines. A text of the repository runs as compiled with the simulator; any other is compiled
 //! by it now.
 
+use crate::archive::RecorderBody;
+use crate::encoder::Size;
 use crate::foundation::{Bag, array, class, fail, imp, properties, string, text};
 use crate::memory::{Allocation, DEVICE, DeviceBody};
 use crate::report::count;
-use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, make};
-use crate::sim::{Sabotage, Sim};
+use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, make, release, retain};
+use crate::sim::{Sabotage, Sim, Support};
+use std::ffi::CStr;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tessl_sim::{KernelInfo, Module};
 
 static COMPILER: Class = Class::inner(c"MTL4Compiler");
 static LIBRARY: Class = Class::inner(c"MTLLibrary");
 pub static PIPELINE: Class = Class::inner(c"MTLComputePipelineState");
-class!(COMPILER_DESCRIPTOR, "_OBJC_CLASS_MTL4CompilerDescriptor", c"MTL4CompilerDescriptor", || make(
-    &COMPILER_DESCRIPTOR,
-    Bag::default()
-));
 class!(OPTIONS, "_OBJC_CLASS_MTLCompileOptions", c"MTLCompileOptions", || make(&OPTIONS, Bag::default()));
 class!(LIBRARY_DESCRIPTOR, "_OBJC_CLASS_MTL4LibraryDescriptor", c"MTL4LibraryDescriptor", || make(
     &LIBRARY_DESCRIPTOR,
@@ -54,6 +54,9 @@ const PRELUDE: [&str; 6] = [
     include_str!("../../../tessl/kernels/prelude/epilogue.h"),
 ];
 
+/// The property that holds the width of the required threadgroup.
+const REQUIRED: &CStr = c"setRequiredThreadsPerThreadgroup:";
+
 /// A kernel with its constants.
 pub struct Pipeline {
     pub name: String,
@@ -61,6 +64,8 @@ pub struct Pipeline {
     pub nargs: usize,
     pub writes: u32,
     pub max_threads: usize,
+    /// The only number of threads it may be dispatched with; kernels with cooperative tensors need one.
+    pub required: Option<usize>,
     pub module: Option<Arc<Module>>,
     /// Made for indirect command buffers.
     pub indirect: bool,
@@ -71,7 +76,17 @@ pub struct PipelineBody {
     pub allocation: Allocation,
 }
 
-struct CompilerBody(Arc<Sim>);
+struct CompilerBody {
+    sim: Arc<Sim>,
+    /// A serializer, or nil.
+    recorder: *mut Header,
+}
+
+impl Drop for CompilerBody {
+    fn drop(&mut self) {
+        release(self.recorder);
+    }
+}
 
 struct LibraryBody {
     /// Kernels with the threads that they allow.
@@ -131,13 +146,70 @@ fn check_options(sim: &Sim, name: &str, options: *mut Header) {
     }
 }
 
+/// How the names of kernels with cooperative tensors start.
+pub const TENSOR_KERNELS: &str = "gemm_mpp";
+
+/// The name of the kernel that a descriptor asks for.
+fn kernel_name<'a>(d: *mut Header) -> &'a str {
+    // SAFETY: the argument is a descriptor, its function a specialised one.
+    unsafe {
+        let function = body::<Bag>(body::<Bag>(d).object(c"setComputeFunctionDescriptor:"));
+        text(body::<Bag>(function.object(c"setFunctionDescriptor:")).object(c"setName:"))
+    }
+}
+
+/// The pipeline that a descriptor asks for.
+pub fn pipeline(sim: &Sim, d: *mut Header) -> Result<Pipeline, String> {
+    // SAFETY: the argument is a descriptor, its function one of the two kinds.
+    let descriptor = unsafe { body::<Bag>(d) };
+    // SAFETY: as above.
+    let mut function = unsafe { body::<Bag>(descriptor.object(c"setComputeFunctionDescriptor:")) };
+    let mut constants = Vec::new();
+    if function.get(c"setFunctionDescriptor:").is_some() {
+        let values = function.object(c"setConstantValues:");
+        if !values.is_null() {
+            // SAFETY: the property is an MTLFunctionConstantValues.
+            constants = unsafe { body::<Constants>(values) }.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        }
+        // SAFETY: as above.
+        function = unsafe { body::<Bag>(function.object(c"setFunctionDescriptor:")) };
+    }
+    let name = text(function.object(c"setName:"));
+    let wanted = descriptor.get(c"setSupportIndirectCommandBuffers:").unwrap_or(0) == 1;
+    if wanted && sim.state().faults.no_indirect.as_deref().is_some_and(|start| name.starts_with(start)) {
+        return Err(format!("`{name}` is not usable with indirect command buffers"));
+    }
+    // SAFETY: the property is a library.
+    let library = unsafe { body::<LibraryBody>(function.object(c"setLibrary:")) };
+    let found = library.kernels.iter().find(|k| k.0.name == name);
+    let (kernel, max_threads) = found.ok_or_else(|| format!("no function `{name}`"))?;
+    let constants = if sim.is(Sabotage::NoConstants) { Vec::new() } else { constants };
+    Ok(Pipeline {
+        name: name.to_owned(),
+        constants,
+        nargs: kernel.nargs as usize,
+        writes: kernel.writes_mask,
+        max_threads: *max_threads,
+        required: descriptor.get(REQUIRED).filter(|_| !sim.is(Sabotage::NoRequiredThreads)),
+        module: library.module.clone(),
+        indirect: wanted && !sim.is(Sabotage::NoIndirectSupport),
+    })
+}
+
+pub fn finish(sim: &Arc<Sim>, made: Pipeline) -> *mut Header {
+    let allocation = Allocation::inner(sim, "a pipeline", 4096);
+    make(&PIPELINE, PipelineBody { pipeline: Arc::new(made), allocation })
+}
+
 pub fn device_methods(m: &mut Methods) {
     m.add(
         &DEVICE,
         c"newCompilerWithDescriptor:error:",
-        imp!(|this: *mut Header, _s: Sel, _d: *mut Header, _e: *mut *mut Header| -> *mut Header {
-            // SAFETY: the receiver is a device.
-            make(&COMPILER, CompilerBody(unsafe { body::<DeviceBody>(this) }.0.clone()))
+        imp!(|this: *mut Header, _s: Sel, d: *mut Header, _e: *mut *mut Header| -> *mut Header {
+            // SAFETY: the receiver is a device, the argument a descriptor.
+            let (sim, descriptor) = unsafe { (&body::<DeviceBody>(this).0, body::<Bag>(d)) };
+            let recorder = retain(descriptor.object(c"setPipelineDataSetSerializer:"));
+            make(&COMPILER, CompilerBody { sim: sim.clone(), recorder })
         }),
     );
     m.add(
@@ -164,7 +236,7 @@ pub fn register(m: &mut Methods) {
         c"newLibraryWithDescriptor:error:",
         imp!(|this: *mut Header, _s: Sel, d: *mut Header, out: *mut *mut Header| -> *mut Header {
             // SAFETY: the receiver is a compiler, the argument a descriptor.
-            let (sim, descriptor) = unsafe { (&body::<CompilerBody>(this).0, body::<Bag>(d)) };
+            let (sim, descriptor) = unsafe { (&body::<CompilerBody>(this).sim, body::<Bag>(d)) };
             let name = text(descriptor.object(c"setName:"));
             check_options(sim, name, descriptor.object(c"setOptions:"));
             let injected = sim.state().faults.compile.take();
@@ -183,50 +255,31 @@ pub fn register(m: &mut Methods) {
         &COMPILER,
         c"newComputePipelineStateWithDescriptor:compilerTaskOptions:error:",
         imp!(|this: *mut Header, _s: Sel, d: *mut Header, _o: *mut Header, out: *mut *mut Header| -> *mut Header {
-            // SAFETY: the receiver is a compiler, the argument a descriptor, its function one of the two kinds.
-            let (sim, descriptor) = unsafe { (&body::<CompilerBody>(this).0, body::<Bag>(d)) };
+            // SAFETY: the receiver is a compiler.
+            let compiler = unsafe { body::<CompilerBody>(this) };
+            let sim = &compiler.sim;
             count(&sim.counters.pipelines);
-            if let Some(message) = sim.state().faults.pipeline.take() {
+            let now = sim.counters.compiling.fetch_add(1, Ordering::SeqCst) + 1;
+            sim.counters.compiling_peak.fetch_max(now, Ordering::SeqCst);
+            std::thread::sleep(sim.config.compile_time);
+            sim.counters.compiling.fetch_sub(1, Ordering::SeqCst);
+            let tensors = sim.config.tensor_ops == Support::Refused && kernel_name(d).starts_with(TENSOR_KERNELS);
+            let injected = sim.state().faults.pipeline.take();
+            if let Some(message) = injected.or(tensors.then(|| "no matrix units".to_owned())) {
                 // SAFETY: the caller's error pointer.
                 return unsafe { fail(out, 2, &message) };
             }
-            // SAFETY: as above.
-            let mut function = unsafe { body::<Bag>(descriptor.object(c"setComputeFunctionDescriptor:")) };
-            let mut constants = Vec::new();
-            if function.get(c"setFunctionDescriptor:").is_some() {
-                let values = function.object(c"setConstantValues:");
-                if !values.is_null() {
-                    // SAFETY: the property is an MTLFunctionConstantValues.
-                    constants =
-                        unsafe { body::<Constants>(values) }.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match pipeline(sim, d) {
+                Ok(made) => {
+                    if !compiler.recorder.is_null() {
+                        // SAFETY: the property is a serializer.
+                        unsafe { body::<RecorderBody>(compiler.recorder) }.push(&made);
+                    }
+                    finish(sim, made)
                 }
-                // SAFETY: as above.
-                function = unsafe { body::<Bag>(function.object(c"setFunctionDescriptor:")) };
-            }
-            let name = text(function.object(c"setName:"));
-            let wanted = descriptor.get(c"setSupportIndirectCommandBuffers:").unwrap_or(0) == 1;
-            if wanted && sim.state().faults.no_indirect.as_deref().is_some_and(|start| name.starts_with(start)) {
                 // SAFETY: the caller's error pointer.
-                return unsafe { fail(out, 3, &format!("`{name}` is not usable with indirect command buffers")) };
+                Err(message) => unsafe { fail(out, 1, &message) },
             }
-            // SAFETY: the property is a library.
-            let library = unsafe { body::<LibraryBody>(function.object(c"setLibrary:")) };
-            let Some((kernel, max_threads)) = library.kernels.iter().find(|k| k.0.name == name) else {
-                // SAFETY: the caller's error pointer.
-                return unsafe { fail(out, 1, &format!("no function `{name}`")) };
-            };
-            let constants = if sim.is(Sabotage::NoConstants) { Vec::new() } else { constants };
-            let pipeline = Pipeline {
-                name: name.to_owned(),
-                constants,
-                nargs: kernel.nargs as usize,
-                writes: kernel.writes_mask,
-                max_threads: *max_threads,
-                module: library.module.clone(),
-                indirect: wanted && !sim.is(Sabotage::NoIndirectSupport),
-            };
-            let allocation = Allocation::inner(sim, "a pipeline", 4096);
-            make(&PIPELINE, PipelineBody { pipeline: Arc::new(pipeline), allocation })
         }),
     );
     m.add(
@@ -262,6 +315,14 @@ pub fn register(m: &mut Methods) {
             // SAFETY: the receiver is an MTLFunctionConstantValues.
             let constants = unsafe { body::<Constants>(this) };
             constants.0.lock().unwrap_or_else(PoisonError::into_inner).push((text(name).to_owned(), value));
+        }),
+    );
+    m.add(
+        &PIPELINE_DESCRIPTOR,
+        REQUIRED,
+        imp!(|this: *mut Header, sel: Sel, size: Size| -> () {
+            // SAFETY: the receiver is a descriptor.
+            unsafe { body::<Bag>(this) }.set_word(sel, size.width * size.height * size.depth);
         }),
     );
     properties(m, &OPTIONS, &[], &[c"setLanguageVersion:", c"setMathMode:", c"setMathFloatingPointFunctions:"]);

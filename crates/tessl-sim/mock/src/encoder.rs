@@ -1,6 +1,6 @@
 //! Compute encoders and argument tables.
 
-use crate::compile::{Pipeline, PipelineBody};
+use crate::compile::{Pipeline, PipelineBody, TENSOR_KERNELS};
 use crate::foundation::{Bag, class, imp, properties};
 use crate::memory::BufferBody;
 use crate::observe;
@@ -150,6 +150,11 @@ pub fn command(
             format!("`{}`: {grid:?} groups of {threads} threads, {} allowed", pipeline.name, pipeline.max_threads);
         sim.report.add(text);
         return None;
+    }
+    let cooperative = pipeline.name.starts_with(TENSOR_KERNELS);
+    if pipeline.required != cooperative.then_some(threads) {
+        let text = format!("`{}`: {threads} threads, required {:?}", pipeline.name, pipeline.required);
+        sim.report.add(text);
     }
     let slots: Vec<u64> = slots.into_iter().take(pipeline.nargs).collect();
     let state = sim.state();

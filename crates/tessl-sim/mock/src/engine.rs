@@ -1,9 +1,10 @@
 //! What was committed and has not been seen to end: the order that barriers and events give it, and its execution in
 //! any other order.
 
+use crate::compile::TENSOR_KERNELS;
 use crate::record::{Command, Item, What};
 use crate::runtime::Held;
-use crate::sim::{Answer, CommitFault, Feedback, Sim, State};
+use crate::sim::{Answer, CommitFault, Feedback, Sim, State, Support};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -372,6 +373,8 @@ fn execute(sim: &Sim, state: &State, command: &Command) {
     };
     match &command.what {
         What::Optimize => {}
+        What::Dispatch { pipeline, .. }
+            if sim.config.tensor_ops == Support::Ignored && pipeline.name.starts_with(TENSOR_KERNELS) => {}
         What::Dispatch { pipeline, slots, grid, threads, args } => {
             let pointers: Vec<*mut u8> = slots.iter().map(|a| host(*a)).collect();
             if pointers.iter().any(|p| p.is_null()) {

@@ -199,6 +199,13 @@ pub fn register(m: &mut Methods) {
     );
     m.add(
         &PROCESS,
+        c"operatingSystemVersionString",
+        imp!(|_this: *mut Header, _s: Sel| -> *mut Header {
+            autorelease(string(&format!("Version {}.1 (Build 25A1)", OS.load(Ordering::SeqCst))))
+        }),
+    );
+    m.add(
+        &PROCESS,
         c"operatingSystemVersion",
         imp!(|_this: *mut Header, _s: Sel| -> Version {
             Version { major: OS.load(Ordering::SeqCst), minor: 1, patch: 0 }
@@ -226,6 +233,10 @@ impl Drop for Value {
 impl Bag {
     fn set(&self, sel: Sel, value: Value) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(sel as usize, value);
+    }
+
+    pub fn set_word(&self, sel: Sel, word: usize) {
+        self.set(sel, Value::Word(word));
     }
 
     /// What the setter of this name was given last: a number, or an object's address.

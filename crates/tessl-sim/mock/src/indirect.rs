@@ -7,7 +7,7 @@ use crate::memory::{Allocation, BufferBody, DEVICE, DeviceBody};
 use crate::record::{BLIT, Command, Item, What};
 use crate::report::count;
 use crate::runtime::{Class, Header, Methods, Sel, autorelease, body, make, release, retain};
-use crate::sim::{Indirect, Sabotage, Sim};
+use crate::sim::{Sabotage, Sim, Support};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,7 +127,7 @@ fn execute(this: *mut Header, object: *mut Header, range: &Range) {
         ));
         return;
     }
-    if sim.config.indirect == Indirect::Ignored {
+    if sim.config.indirect == Support::Ignored {
         return;
     }
     let made = commands.iter().filter_map(|c| Some((Arc::new(command(buffer, c, bound.as_deref())?), c.barrier)));
@@ -147,7 +147,7 @@ pub fn register(m: &mut Methods) {
         imp!(|this: *mut Header, _s: Sel, d: *mut Header, number: usize, _options: usize| -> *mut Header {
             // SAFETY: the receiver is a device, the argument a descriptor.
             let (sim, descriptor) = unsafe { (&body::<DeviceBody>(this).0, body::<Bag>(d)) };
-            if sim.config.indirect == Indirect::Refused {
+            if sim.config.indirect == Support::Refused {
                 return ptr::null_mut();
             }
             let word = |setter| descriptor.get(setter).unwrap_or(0);

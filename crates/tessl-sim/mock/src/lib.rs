@@ -10,6 +10,7 @@
 
 #![allow(missing_docs, reason = "only Mock and what it returns is for others")]
 
+mod archive;
 mod compile;
 mod encoder;
 mod engine;
@@ -25,7 +26,7 @@ mod sim;
 
 pub use foundation::set_macos;
 pub use report::{Counts, loose};
-pub use sim::{CommitFault, Config, Faults, Indirect, Sabotage};
+pub use sim::{CommitFault, Config, Faults, Sabotage, Support};
 
 use memory::{DEVICE, DeviceBody};
 use objc2::rc::Retained;
@@ -140,6 +141,7 @@ fn register(methods: &mut runtime::Methods) {
     foundation::register(methods);
     memory::register(methods);
     compile::register(methods);
+    archive::register(methods);
     record::register(methods);
     encoder::register(methods);
     indirect::register(methods);

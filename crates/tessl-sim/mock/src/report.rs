@@ -59,6 +59,9 @@ pub struct Counters {
     pub residency_commits: AtomicU64,
     pub allocators: AtomicU64,
     pub pipelines: AtomicU64,
+    pub archived: AtomicU64,
+    pub compiling: AtomicU64,
+    pub compiling_peak: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -82,8 +85,12 @@ pub struct Counts {
     pub residency_commits: u64,
     /// Command allocators made.
     pub allocators: u64,
-    /// Pipelines made.
+    /// Pipelines compiled.
     pub pipelines: u64,
+    /// Pipelines found in archives.
+    pub archived: u64,
+    /// Pipelines that were compiled at the same time, at most.
+    pub compiling_peak: u64,
 }
 
 impl Counters {
@@ -100,6 +107,8 @@ impl Counters {
             residency_commits: load(&self.residency_commits),
             allocators: load(&self.allocators),
             pipelines: load(&self.pipelines),
+            archived: load(&self.archived),
+            compiling_peak: load(&self.compiling_peak),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tessl_sim::Schedule;
 
 /// GPU addresses are host addresses plus this, so that neither passes for the other.
@@ -28,7 +29,11 @@ pub struct Config {
     /// A mistake put in between.
     pub sabotage: Option<Sabotage>,
     /// What indirect command buffers do.
-    pub indirect: Indirect,
+    pub indirect: Support,
+    /// What kernels with cooperative tensors do.
+    pub tensor_ops: Support,
+    /// How long a pipeline takes to compile.
+    pub compile_time: Duration,
     /// Commands are checked and run. Without this the driver takes them and counts, for measuring the host code alone.
     pub records: bool,
 }
@@ -42,19 +47,21 @@ impl Default for Config {
             apple10: false,
             memory: 1 << 33,
             sabotage: None,
-            indirect: Indirect::Works,
+            indirect: Support::Works,
+            tensor_ops: Support::Works,
+            compile_time: Duration::ZERO,
             records: true,
         }
     }
 }
 
-/// What a device makes of indirect command buffers.
+/// What a device makes of something that not all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Indirect {
+pub enum Support {
     Works,
-    /// It makes none.
+    /// It cannot be made.
     Refused,
-    /// Their commands do nothing.
+    /// It does nothing.
     Ignored,
 }
 
@@ -134,6 +141,8 @@ pub enum Sabotage {
     TableLeftBound,
     /// One threadgroup too few in indirect commands.
     IndirectGrid,
+    /// Pipelines do not say how many threads they need.
+    NoRequiredThreads,
 }
 
 impl Sabotage {
@@ -162,6 +171,9 @@ impl Sabotage {
         Sabotage::NoConstants,
     ];
 
+    /// Those that only a chip with matrix units notices.
+    pub const TENSOR_OPS: [Sabotage; 1] = [Sabotage::NoRequiredThreads];
+
     /// Those that only graphs in indirect command buffers notice.
     pub const INDIRECT: [Sabotage; 9] = [
         Sabotage::NoIndirectBarrier,
@@ -189,6 +201,10 @@ pub struct Faults {
     pub pipeline: Option<String>,
     /// Kernels whose names start like this cannot be in indirect command buffers.
     pub no_indirect: Option<String>,
+    /// What it says when the next archive is to be written.
+    pub archive: Option<String>,
+    /// Archives are refused as those of another device.
+    pub foreign_archives: bool,
     pub commit: Option<CommitFault>,
 }
 

@@ -5,7 +5,7 @@ mod common;
 use common::{SCHEDULES, indirect, mock, scenario};
 use tessl::nn::{Embedding, RmsNorm};
 use tessl::{Error, FaultKind, Gemm, RuntimeOptions, Tensor};
-use tessl_metal_mock::{Config, Indirect, Mock};
+use tessl_metal_mock::{Config, Mock, Support};
 use tessl_sim::Schedule;
 
 /// Commands of the scenario's graph.
@@ -125,7 +125,7 @@ fn what_cannot_be_indirect_is_encoded_and_counted() {
 #[test]
 fn a_system_where_they_do_not_work_does_without() {
     let wanted = scenario(&mock(Schedule::Forward).open(&RuntimeOptions::new()).unwrap().rt).unwrap();
-    for kind in [Indirect::Refused, Indirect::Ignored] {
+    for kind in [Support::Refused, Support::Ignored] {
         for metal in indirect() {
             let mock = Mock::new(Config { indirect: kind, schedule: Schedule::Backward, ..Config::default() });
             let run = mock.open_with(&RuntimeOptions::new(), metal).unwrap();

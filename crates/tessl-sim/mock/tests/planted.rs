@@ -25,7 +25,9 @@ fn without_a_mistake_nothing_is_found() {
 
 /// How a mistake comes to light; `None` if it does not. `late`: the host code makes it once the runtime is there.
 fn comes_to_light(sabotage: Sabotage, metal: &Options, late: bool, wanted: &[f32]) -> Option<String> {
-    let mock = Mock::new(Config { sabotage: Some(sabotage), schedule: Schedule::Backward, ..Config::default() });
+    let apple10 = Sabotage::TENSOR_OPS.contains(&sabotage);
+    let schedule = Schedule::Backward;
+    let mock = Mock::new(Config { sabotage: Some(sabotage), schedule, apple10, ..Config::default() });
     mock.arm(!late);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let run = mock.open_with(&RuntimeOptions::new(), metal.clone())?;
@@ -60,6 +62,7 @@ fn all_come_to_light(mistakes: &[Sabotage], metal: &Options, late: bool) {
 #[test]
 fn every_mistake_is_found() {
     all_come_to_light(&Sabotage::ALL, &Options::default(), false);
+    all_come_to_light(&Sabotage::TENSOR_OPS, &Options::default(), false);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn devices_and_what_they_need() {
     assert!(info.driver.starts_with("macOS 26") && info.unified_memory && info.memory_bytes > 0, "{info:?}");
     assert_eq!(Device::best(), metal);
     assert!(Device::metal(1).info().missing.is_some());
-    let rt = GpuRuntime::with_device(&metal).unwrap();
+    let rt = GpuRuntime::with_options(&RuntimeOptions::new().device(metal.clone()).cache_dir("")).unwrap();
     let a = rt.from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
     let c = rt.alloc_tensor_f32(&[2, 2]).unwrap();
     Gemm::new(&a, &a, &c).run().unwrap();

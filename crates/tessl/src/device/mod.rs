@@ -12,6 +12,8 @@
 //! 3. `submit` calls of one queue do not run at the same time;
 //! 4. memory passed to `free` is not used by any batch.
 
+#[cfg(any(feature = "cuda", target_vendor = "apple", tessl_mock))]
+mod cache;
 pub mod cpu;
 pub mod cuda;
 mod info;

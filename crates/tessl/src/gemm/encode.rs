@@ -6,7 +6,7 @@ use super::{Gemm, Offsets, Up};
 use crate::args::GemmArgs;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::plan::{Desc, Plan};
+use crate::plan::{Desc, FUSED_GEMM, Plan};
 use crate::runtime::Prepared;
 use crate::stream::{Access, Encoded, Stream, Work};
 use crate::tensor::Tensor;
@@ -128,7 +128,8 @@ impl Gemm<'_> {
         bindings.push(checked.b.0.binding(Access::Read));
         bindings.push(c.binding(Access::Write));
         bindings.push(checked.bias.unwrap_or(c).binding(Access::Read));
-        if !extras.is_plain() {
+        // The kernel for the whole formula takes all operands, also where the formula is the plain one.
+        if !extras.is_plain() || plan.kernel.module == FUSED_GEMM {
             let offsets = match self.offsets {
                 Some(Offsets::Device(tensor)) => Some(tensor),
                 _ => None,

@@ -1,12 +1,12 @@
 //! One opened device: memory, kernels, queues.
 
-use super::cache::Cache;
 use super::context::Context;
 use super::driver::{Driver, OUT_OF_MEMORY, number};
 use super::nvrtc::Nvrtc;
 use super::queue::CudaQueue;
 use super::registry::Registry;
 use super::{graph, probe, profiles};
+use crate::device::cache::Cache;
 use crate::device::{Backend, DeviceInfo, DeviceProfile, MemoryUse, PipelineId, Queue, RawMemory};
 use crate::error::{Error, Result};
 use crate::library::Library;

@@ -12,8 +12,6 @@ mod wgmma;
 
 #[cfg(feature = "cuda")]
 mod backend;
-#[cfg(feature = "cuda")]
-mod cache;
 #[cfg(all(test, feature = "cuda"))]
 mod compile_tests;
 #[cfg(feature = "cuda")]

@@ -44,9 +44,6 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
 fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
     let unsupported = |what: String| Err(Error::unsupported("gemm", what, DEVICE));
     let (input, output) = (desc.input, desc.output);
-    if let Some(part) = desc.extras.first() {
-        return unsupported(part.to_owned());
-    }
     if let Bias::Column(bias) | Bias::Row(bias) = desc.bias
         && bias != DType::F32
         && bias != output
@@ -73,6 +70,9 @@ fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
 pub fn candidates(desc: &Desc, profile: &DeviceProfile) -> Result<Vec<Plan>> {
     let chosen = plan(desc, profile)?;
     let Desc::Gemm(gemm) = desc else { return Ok(vec![chosen]) };
+    if simt::is_fused(gemm) {
+        return Ok(vec![chosen]);
+    }
     let kernel = kernel_for(gemm, profile)?;
     let mut all: Vec<Plan> = Vec::new();
     if kernel == GemmKernel::Mma {
@@ -84,6 +84,9 @@ pub fn candidates(desc: &Desc, profile: &DeviceProfile) -> Result<Vec<Plan>> {
 }
 
 fn plan_gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
+    if simt::is_fused(desc) {
+        return simt::gemm(desc, profile);
+    }
     let kernel = kernel_for(desc, profile)?;
     for (what, extent) in [("m", desc.m), ("n", desc.n)] {
         if extent > MAX_EXTENT {

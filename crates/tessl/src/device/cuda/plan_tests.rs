@@ -238,7 +238,10 @@ fn problems_without_a_kernel_are_refused() {
     let h200 = profile("h200");
     let split = plan(&Desc::Gemm(GemmDesc { precision: Precision::Split, ..gemm(64, 64, DType::F32) }), h200).unwrap();
     assert_eq!(split.precision, Precision::Exact);
-    assert!(refused(gemm(64, 64, DType::I8), h200));
+    let whole = gemm(64, 64, DType::I8);
+    assert!(refused(GemmDesc { output: DType::U8, ..whole.clone() }, h200));
+    assert!(refused(GemmDesc { output: DType::I32, ..gemm(64, 64, DType::F8E4M3) }, h200));
+    assert_eq!(plan(&Desc::Gemm(whole), h200).unwrap().kernel.module, "gemm_fused");
     assert!(refused(GemmDesc { bias: Bias::Column(DType::F16), ..gemm(64, 64, DType::F32) }, h200));
     let turing = DeviceProfile { compute_capability: 75, ..h200.clone() };
     assert!(refused(gemm(64, 64, DType::F16), &turing) && !refused(gemm(64, 64, DType::F32), &turing));

@@ -1,11 +1,11 @@
 //! What there is on this machine, as data: drivers, compilers and devices, or why not.
 
-use super::cache::Cache;
 use super::driver::Driver;
 use super::nvrtc::Nvrtc;
 use super::profiles::{self, Limits};
 use super::{backend::CudaBackend, context, paths};
 use crate::RuntimeOptions;
+use crate::device::cache::{self, Cache};
 use crate::device::{Backend, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,7 +144,7 @@ pub(crate) fn open(index: u32, options: &RuntimeOptions) -> Result<Arc<dyn Backe
     let (driver, found) = probe().map_err(unavailable)?;
     let here = found.get(index as usize).ok_or_else(|| no_such_device(index, found.len()).into_error(index))?;
     let nvrtc = nvrtc().map_err(unavailable)?;
-    let cache = paths::cache(options).as_deref().and_then(Cache::open);
+    let cache = cache::folder(options).as_deref().and_then(Cache::open);
     Ok(Arc::new(CudaBackend::open(driver, nvrtc, index, here, cache)?))
 }
 

@@ -1,12 +1,12 @@
 //! Compiled modules and kernels of one device. A module is one source with one set of constants.
 
-use super::cache::{self, Cache};
 use super::context::Context;
 use super::driver::{CUfunction, CUmodule, number};
 use super::nvrtc::Nvrtc;
 use super::tensor_map::GemmMaps;
 use super::{elf, source};
 use crate::device::PipelineId;
+use crate::device::cache::{self, Cache};
 use crate::error::{Error, Result, Scope};
 use crate::plan::KernelKey;
 use std::collections::HashMap;

@@ -40,6 +40,12 @@ pub(super) const MODULES: &[Module] = &[
         text: include_str!("../../../kernels/cuda/gemm_simt.cu"),
     },
     Module {
+        stem: "gemm_fused",
+        file: "gemm_fused.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/gemm_fused.metal"),
+    },
+    Module {
         stem: "gemm_wgmma",
         file: "gemm_wgmma.cu",
         extra: &[PTX, HOPPER, EPILOGUE],

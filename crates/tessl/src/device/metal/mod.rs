@@ -11,7 +11,13 @@ mod nn;
 mod plan;
 #[cfg(any(target_vendor = "apple", tessl_mock, test))]
 mod source;
+#[cfg(any(target_vendor = "apple", tessl_mock, test))]
+#[cfg_attr(not(any(target_vendor = "apple", tessl_mock)), allow(dead_code, reason = "tested where it is not used"))]
+mod steps;
 mod tables;
+#[cfg(any(target_vendor = "apple", tessl_mock, test))]
+#[cfg_attr(not(any(target_vendor = "apple", tessl_mock)), allow(dead_code, reason = "tested where it is not used"))]
+mod transfer;
 
 #[cfg(not(any(target_vendor = "apple", tessl_mock)))]
 pub(super) use absent::{enumerate, info, open};

@@ -52,8 +52,8 @@ fn row(desc: &GemmDesc, profile: &DeviceProfile) -> Option<(&'static GemmRow, Op
 }
 
 fn gemm(desc: &GemmDesc, profile: &DeviceProfile) -> Result<Plan> {
-    if let Some(part) = desc.extras.first() {
-        return Err(Error::unsupported("gemm", part, "metal"));
+    if simt::is_fused(desc) {
+        return simt::gemm(desc, profile);
     }
     let (row, note) = row(desc, profile).ok_or_else(|| {
         Error::unsupported("gemm", format!("{} inputs with {} output", desc.input, desc.output), "metal")

@@ -34,6 +34,12 @@ pub(super) fn reports(source: &str, kernel: &str) -> bool {
     source.split(&head).nth(1).and_then(|rest| rest.split('{').next()).is_some_and(|p| p.contains("STATUS("))
 }
 
+/// Threads of a threadgroup that a kernel declares.
+pub(super) fn threads(source: &str, kernel: &str) -> Option<usize> {
+    let head = format!("KERNEL({kernel},");
+    source.split(&head).nth(1)?.split(',').next()?.trim().parse().ok()
+}
+
 /// The type of a function constant, as the text declares it.
 pub(super) fn constant_type<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     source.lines().filter_map(|line| line.trim_start().strip_prefix("FCONST(")).find_map(|declaration| {
@@ -66,6 +72,7 @@ mod tests {
         assert!(reports(&embed, "embedding_bf16") && !reports(&module("norm").unwrap(), "rms_norm_f32_f32"));
         assert_eq!(constant_type(&embed, "VEC16"), Some("bool"));
         assert_eq!(constant_type(&embed, "VEC"), None);
+        assert_eq!((threads(&embed, "embedding_bf16"), threads(&embed, "embedding")), (Some(256), None));
         assert!(user("// mine\n#include \"tessl.h\"\nKERNEL(k, 32, OUT(float, y, 0)) {}").contains("struct GemmArgs"));
     }
 }

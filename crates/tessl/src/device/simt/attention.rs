@@ -49,7 +49,7 @@ pub(crate) fn combine(d: &CombineDesc, profile: &DeviceProfile) -> Result<Plan> 
     Ok(plan(kernel, [JOINED, d.dim, 1], tiles, "one simdgroup a row", profile))
 }
 
-fn narrow(n: u64) -> u32 {
+pub(super) fn narrow(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 

@@ -9,6 +9,7 @@ use super::queue::MetalQueue;
 use super::registry::Registry;
 use super::residency::{Residency, made};
 use super::track::Track;
+use crate::device::cache::Cache;
 use crate::device::{Backend, DeviceInfo, DeviceProfile, MemoryUse, PipelineId, Queue, RawMemory};
 use crate::error::{Error, Result};
 use crate::library::Library;
@@ -64,7 +65,8 @@ impl MetalBackend {
         options: Options,
     ) -> Result<Self> {
         let wanted = options.graphs.indirect == Some(true);
-        let registry = Arc::new(Registry::new(&device, wanted)?);
+        let cache = options.cache.as_deref().and_then(Cache::open);
+        let registry = Arc::new(Registry::new(&device, cache, wanted)?);
         let residency = Residency::new(&device)?;
         let arena = made("newBuffer", Arena::new(&device))?;
         residency.add(ProtocolObject::from_ref(&**arena.buffer()));
@@ -74,6 +76,10 @@ impl MetalBackend {
             indirect::try_out(&gpu, &registry);
         }
         Ok(MetalBackend { info, profile, gpu, registry, in_use: AtomicU64::new(0) })
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     fn buffer(&self, bytes: usize, options: MTLResourceOptions) -> Option<Obj<dyn MTLBuffer>> {

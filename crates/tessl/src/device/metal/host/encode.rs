@@ -6,8 +6,8 @@ use super::indirect::Indirect;
 use super::objects::Obj;
 use super::registry::{Pipeline, Registry};
 use super::residency::made;
-use super::transfer::{self, Way, flat, way};
 use crate::args::TransferArgs;
+use crate::device::metal::transfer::{self, Way, flat, way};
 use crate::device::{PipelineId, STATUS_WORDS};
 use crate::error::{DeviceError, Error, Result, Scope};
 use crate::stream::{Batch, Binding, Command, Rect, Work};
@@ -57,6 +57,11 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
+    /// That of a transfer kernel.
+    pub(super) fn transfer(groups: u32) -> Self {
+        Geometry { grid: [groups, 1, 1], threads: transfer::THREADS, shared_bytes: 0 }
+    }
+
     /// Threadgroups, and threads of one.
     pub(super) fn sizes(&self) -> [MTLSize; 2] {
         let [width, height, depth] = self.grid.map(|n| n as usize);
@@ -242,7 +247,7 @@ impl<'a> Encoder<'a> {
             self.table.bind(index, address);
         }
         let pipelines = registry.pipelines();
-        self.dispatch(id, &pipelines[id.0 as usize], transfer::geometry(groups));
+        self.dispatch(id, &pipelines[id.0 as usize], Geometry::transfer(groups));
         Ok(())
     }
 

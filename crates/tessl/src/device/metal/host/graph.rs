@@ -4,38 +4,20 @@
 use super::arena::Place;
 use super::backend::{Gpu, buffer_of};
 use super::encode::{Encoder, Geometry, Stop, admit, offset};
-use super::indirect::{Indirect, Launch, Operand, Reach};
+use super::indirect::{Indirect, Launch, Operand};
 use super::objects::{Obj, Own};
 use super::registry::Registry;
 use super::residency::made;
-use super::transfer::{self, flat};
 use crate::args::TransferArgs;
+use crate::device::metal::steps::{Reach, Step, steps};
+use crate::device::metal::transfer::{self, flat};
 use crate::device::{PipelineId, STATUS_WORDS};
 use crate::error::Result;
 use crate::stream::{ARGS_ALIGN, Batch, Binding, Command, Work};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice, MTLResourceOptions};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// One step of a replay.
-#[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// Encodes a command.
-    Encode { command: usize, barrier: bool },
-    /// Runs indirect commands, which stand for these of the batch.
-    Execute { slots: Range<usize>, commands: Range<usize>, barrier: bool },
-}
-
-impl Step {
-    pub(super) fn commands(&self) -> Range<usize> {
-        match self {
-            Step::Encode { command, .. } => *command..command + 1,
-            Step::Execute { commands, .. } => commands.clone(),
-        }
-    }
-}
 
 /// What a captured batch needs beside itself.
 pub(super) struct Baked {
@@ -135,7 +117,7 @@ fn moved<const SIDES: usize>(
         return Ok(Fate::Live);
     }
     let args = Some(data.push(bytemuck::bytes_of::<TransferArgs>(&args)));
-    Ok(Fate::Indirect(Draft { pipeline, geometry: transfer::geometry(groups), args, number: None }))
+    Ok(Fate::Indirect(Draft { pipeline, geometry: Geometry::transfer(groups), args, number: None }))
 }
 
 pub(super) fn bake(gpu: &Arc<Gpu>, registry: &Registry, batch: &Batch) -> Result<Baked> {
@@ -207,29 +189,6 @@ pub(super) fn buffer(gpu: &Gpu, bytes: &[u8]) -> Result<Obj<dyn MTLBuffer>> {
     // SAFETY: the buffer is at least as long as the bytes, mapped, and not yet known to the device.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.contents().as_ptr().cast(), bytes.len()) };
     Ok(buffer)
-}
-
-/// The steps of a replay, from (command, whether it waits for all before it, whether it is indirect).
-fn steps(commands: impl Iterator<Item = (usize, bool, bool)>, reach: Reach) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut slot = 0;
-    for (command, barrier, indirect) in commands {
-        if !indirect {
-            steps.push(Step::Encode { command, barrier });
-            continue;
-        }
-        match steps.last_mut() {
-            Some(Step::Execute { slots, commands, barrier: first }) if reach.takes(slots.len(), barrier) => {
-                slots.end += 1;
-                commands.end = command + 1;
-                // A barrier inside an execution does not look at what is before the execution.
-                *first |= barrier;
-            }
-            _ => steps.push(Step::Execute { slots: slot..slot + 1, commands: command..command + 1, barrier }),
-        }
-        slot += 1;
-    }
-    steps
 }
 
 impl Baked {
@@ -343,27 +302,5 @@ impl Drop for Baked {
             let bytes = buffer.length();
             self.gpu.residency.remove(ProtocolObject::from_retained(buffer), bytes);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn executions_end_where_the_reach_does() {
-        // Barriers before 1 and 4; command 3 is not indirect, command 2 does nothing.
-        let commands = || [(0, false, true), (1, true, true), (3, false, false), (4, true, true), (5, false, true)];
-        let live = || Step::Encode { command: 3, barrier: false };
-        let run = |slots: Range<usize>, commands, barrier| Step::Execute { slots, commands, barrier };
-        let all = steps(commands().into_iter(), Reach::All);
-        assert_eq!(all, [run(0..2, 0..2, true), live(), run(2..4, 4..6, true)]);
-        let level = steps(commands().into_iter(), Reach::Level);
-        assert_eq!(level, [run(0..1, 0..1, false), run(1..2, 1..2, true), live(), run(2..4, 4..6, true)]);
-        let one = steps(commands().into_iter(), Reach::One);
-        assert_eq!(one.len(), 5);
-        let many = steps((0..40_000).map(|i| (i, i == 39_999, true)), Reach::All);
-        assert_eq!(many.len(), 3);
-        assert_eq!(many[2], run(32_768..40_000, 32_768..40_000, true));
     }
 }

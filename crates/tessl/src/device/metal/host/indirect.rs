@@ -10,11 +10,11 @@ use super::objects::{Obj, Own};
 use super::queue::MetalQueue;
 use super::registry::Registry;
 use super::residency::made;
-use super::transfer;
 use crate::args::TransferArgs;
+use crate::device::metal::steps::Reach;
+use crate::device::metal::transfer;
 use crate::device::{PipelineId, Queue};
 use crate::error::Result;
-use crate::options::GraphOptions;
 use crate::stream::Batch;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
@@ -25,9 +25,6 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// Commands of one execution, at most.
-const RANGE: usize = 16_384;
 
 /// A buffer, and where in it a kernel's pointer starts.
 #[derive(Clone, Copy)]
@@ -43,37 +40,6 @@ pub(super) struct Launch<'a> {
     /// All earlier commands must have finished.
     pub(super) barrier: bool,
     pub(super) operands: SmallVec<[Operand<'a>; 8]>,
-}
-
-/// How far one execution goes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reach {
-    /// One command: its bindings are those of the encoder.
-    One,
-    /// Up to the next barrier, which the encoder makes.
-    Level,
-    /// As far as commands are indirect; they have their barriers themselves.
-    All,
-}
-
-impl Reach {
-    pub(super) fn of(options: &GraphOptions) -> Self {
-        match (options.freeze_binds, options.range_batch) {
-            (Some(true), Some(true)) => Reach::All,
-            (Some(true), _) => Reach::Level,
-            _ => Reach::One,
-        }
-    }
-
-    /// Whether an execution of `length` commands goes on with one that has this barrier.
-    pub(super) fn takes(self, length: usize, barrier: bool) -> bool {
-        let open = match self {
-            Reach::One => false,
-            Reach::Level => !barrier,
-            Reach::All => true,
-        };
-        open && length < RANGE
-    }
 }
 
 /// What replays need to know of a recorded command.
@@ -193,7 +159,7 @@ fn trial(gpu: &Arc<Gpu>, registry: &Arc<Registry>) -> Result<Option<&'static str
         let number = transfer::KERNELS.iter().position(|k| k.0 == kernel).expect("INVARIANT: a name of the table");
         let pipeline = registry.transfer(number)?;
         let operands = offsets.iter().map(|&offset| Operand { buffer: &buffer, offset }).collect();
-        Ok(Launch { pipeline, geometry: transfer::geometry(4), barrier: offsets.len() == 3, operands })
+        Ok(Launch { pipeline, geometry: Geometry::transfer(4), barrier: offsets.len() == 3, operands })
     };
     let launches = [
         launch("fill_rows_4", &[0, 3 * AREA])?,

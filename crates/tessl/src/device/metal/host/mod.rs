@@ -5,11 +5,13 @@
 //!   compute encoder ([`encode`]), on an allocator of its own that is reset when the batch has finished.
 //! - What may not run side by side is separated by the barriers that the core asks for; across streams, events.
 //! - Memory is resident through one residency set ([`residency`]), changed by commits in bulk.
+//! - Kernels are compiled when first used and kept on disk as Metal archives ([`archive`]).
 //! - Arguments go through chunks of a 16 MiB ring ([`arena`]), because Metal 4 binds addresses only.
 //! - Captured batches have their arguments in a buffer of their own ([`graph`]), and on request their commands in an
 //!   indirect command buffer ([`indirect`]).
 //! - A batch has finished when Metal's commit feedback says so ([`track`]): the event alone does not tell errors.
 
+mod archive;
 mod arena;
 mod backend;
 mod commit;
@@ -21,8 +23,8 @@ mod probe;
 mod queue;
 mod registry;
 mod residency;
+mod tensor_probe;
 mod track;
-mod transfer;
 
 pub use probe::{Options, with_device};
 pub(in crate::device) use probe::{enumerate, info, open};

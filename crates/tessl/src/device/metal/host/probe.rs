@@ -2,6 +2,8 @@
 
 use super::backend::MetalBackend;
 use super::objects::{Obj, items};
+use super::tensor_probe;
+use crate::device::cache;
 use crate::device::metal::PROFILES;
 use crate::device::{Backend, DeviceInfo, DeviceKind, DeviceProfile};
 use crate::error::{Error, Result};
@@ -10,6 +12,7 @@ use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLCopyAllDevices, MTLDevice, MTLGPUFamily};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +30,18 @@ pub struct Options {
     pub feedback: Duration,
     /// How graphs are kept.
     pub graphs: GraphOptions,
+    /// Where compiled pipelines are kept; nowhere by default.
+    pub cache: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { stall: Duration::from_secs(120), feedback: Duration::from_secs(5), graphs: GraphOptions::new() }
+        Options {
+            stall: Duration::from_secs(120),
+            feedback: Duration::from_secs(5),
+            graphs: GraphOptions::new(),
+            cache: None,
+        }
     }
 }
 
@@ -49,7 +59,20 @@ fn open_on(index: u32, device: Obj<dyn MTLDevice>, options: Options) -> Result<A
         return Err(Error::unavailable(info.id, missing, info.help));
     }
     let profile = profile_of(&device);
-    Ok(Arc::new(MetalBackend::open(device, info, profile, options)?))
+    let opened = |profile| MetalBackend::open(device.clone(), info.clone(), profile, options.clone()).map(Arc::new);
+    let backend = opened(profile.clone())?;
+    let problem = if profile.tensor_ops { tensor_probe::problem(&backend) } else { None };
+    match problem {
+        None => Ok(backend),
+        Some(problem) => {
+            tracing::warn!(
+                target: "tessl::metal",
+                "matrix units of `{}` are not used ({problem}): products run on simdgroup_matrix",
+                info.name
+            );
+            Ok(opened(DeviceProfile { tensor_ops: false, ..profile })?)
+        }
+    }
 }
 
 pub(in crate::device) fn enumerate() -> Vec<DeviceInfo> {
@@ -68,7 +91,11 @@ pub(in crate::device) fn info(index: u32) -> DeviceInfo {
 
 pub(in crate::device) fn open(index: u32, options: &RuntimeOptions) -> Result<Arc<dyn Backend>> {
     autoreleasepool(|_| match device(index) {
-        Some(device) => open_on(index, device, Options { graphs: options.graphs, ..Options::default() }),
+        Some(device) => open_on(
+            index,
+            device,
+            Options { graphs: options.graphs, cache: cache::folder(options), ..Options::default() },
+        ),
         None => {
             let info = absent(index);
             Err(Error::unavailable(info.id, info.missing.unwrap_or_default(), info.help))

@@ -1,19 +1,20 @@
 //! Compiled libraries and pipelines of one device.
 
+use super::archive::Compilers;
 use super::backend::Gpu;
 use super::objects::{Obj, error, items, ns};
-use super::transfer;
 use crate::device::PipelineId;
-use crate::device::metal::source;
+use crate::device::cache::Cache;
+use crate::device::metal::{source, transfer};
 use crate::error::{Error, Result, Scope};
 use crate::plan::KernelKey;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSURL;
 use objc2_metal::{
-    MTL4Compiler, MTL4CompilerDescriptor, MTL4ComputePipelineDescriptor, MTL4IndirectCommandBufferSupportState,
-    MTL4LibraryDescriptor, MTL4LibraryFunctionDescriptor, MTL4SpecializedFunctionDescriptor, MTLCompileOptions,
-    MTLComputePipelineState, MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary,
-    MTLMathFloatingPointFunctions, MTLMathMode,
+    MTL4ComputePipelineDescriptor, MTL4IndirectCommandBufferSupportState, MTL4LibraryDescriptor,
+    MTL4LibraryFunctionDescriptor, MTL4SpecializedFunctionDescriptor, MTLCompileOptions, MTLComputePipelineState,
+    MTLDataType, MTLDevice, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions,
+    MTLMathMode, MTLSize,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,6 +24,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 
 /// Threads of a simdgroup, on which every kernel counts.
 const SIMD: usize = 32;
+
+/// The module whose kernels use matrix units.
+const TENSOR_OPS: &str = "matmul_tensorops";
 
 /// One kernel, ready to run.
 pub(super) struct Pipeline {
@@ -65,7 +69,7 @@ struct Names {
 
 /// Everything compiled for one device.
 pub(super) struct Registry {
-    compiler: Obj<dyn MTL4Compiler>,
+    compilers: Compilers,
     /// Kernels are made fit for indirect command buffers.
     indirect: bool,
     names: Mutex<Names>,
@@ -78,12 +82,22 @@ fn taken(what: &'static str, name: &str) -> Error {
 }
 
 impl Registry {
-    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>, indirect: bool) -> Result<Self> {
-        let compiler = device
-            .newCompilerWithDescriptor_error(&MTL4CompilerDescriptor::new())
-            .map_err(|e| Error::Device(Box::new(error("newCompiler", &e, "", Scope::Call))))?;
+    pub(super) fn new(device: &ProtocolObject<dyn MTLDevice>, cache: Option<Cache>, indirect: bool) -> Result<Self> {
+        let compilers = Compilers::new(device, cache)?;
         let (names, pipelines) = (Mutex::default(), RwLock::default());
-        Ok(Registry { compiler, indirect, names, pipelines, transfers: Default::default() })
+        Ok(Registry { compilers, indirect, names, pipelines, transfers: Default::default() })
+    }
+
+    /// What was found out about matrix units here by an earlier process.
+    pub(super) fn verdict(&self) -> Option<Vec<u8>> {
+        self.compilers.verdict(&source::module(TENSOR_OPS)?)
+    }
+
+    /// Keeps it for the next process.
+    pub(super) fn keep_verdict(&self, verdict: &[u8]) {
+        if let Some(text) = source::module(TENSOR_OPS) {
+            self.compilers.keep_verdict(&text, verdict);
+        }
     }
 
     /// The kernels by [`PipelineId`], for the length of one batch.
@@ -195,9 +209,9 @@ impl Registry {
         descriptor.setName(Some(&ns(name)));
         descriptor.setSource(Some(&ns(text)));
         descriptor.setOptions(Some(&options));
-        let handle = self.compiler.newLibraryWithDescriptor_error(&descriptor);
+        let handle = self.compilers.library(name, &descriptor);
         tracing::debug!(target: "tessl::metal", "compiled {name} in {} ms", started.elapsed().as_millis());
-        handle.map_err(|e| Error::Device(Box::new(error("newLibrary", &e, name, Scope::Call))))
+        handle
     }
 
     fn build(&self, key: &KernelKey, compiled: &Compiled) -> Result<Pipeline> {
@@ -217,15 +231,27 @@ impl Registry {
         descriptor.setComputeFunctionDescriptor(Some(&specialized));
         // Our own plans launch whole simdgroups only.
         descriptor.setThreadGroupSizeIsMultipleOfThreadExecutionWidth(compiled.builtin);
-        let make = |indirect: bool| {
+        if compiled.builtin && &*key.module == TENSOR_OPS {
+            // Required where cooperative tensors are used; these kernels run with as many threads as they declare.
+            let threads = compiled.text.as_deref().and_then(|text| source::threads(text, &key.name));
+            let size = MTLSize { width: threads.unwrap_or(SIMD), height: 1, depth: 1 };
+            descriptor.setRequiredThreadsPerThreadgroup(size);
+        }
+        let constants = format!("{:?}", key.constants);
+        let make = |indirect: bool| -> Result<_> {
             let support = MTL4IndirectCommandBufferSupportState(indirect.into());
             descriptor.setSupportIndirectCommandBuffers(support);
-            let state =
-                self.compiler.newComputePipelineStateWithDescriptor_compilerTaskOptions_error(&descriptor, None);
-            state.map(|state| (state, indirect))
+            let kind: &[u8] = if indirect { b"indirect" } else { b"" };
+            let parts = compiled.text.as_deref();
+            let parts = parts.map(|text| [text.as_bytes(), key.name.as_bytes(), constants.as_bytes(), kind]);
+            let state = self.compilers.pipeline(&descriptor, parts.as_ref().map(|p| p.as_slice()))?;
+            Ok(state.map(|state| (state, indirect)))
         };
-        // Metal refuses some kernels for indirect command buffers; those are encoded at each replay.
-        let made = if self.indirect { make(true).or_else(|_| make(false)) } else { make(false) };
+        let mut made = make(self.indirect)?;
+        if self.indirect && made.is_err() {
+            // Metal refuses some kernels for indirect command buffers; those are encoded at each replay.
+            made = make(false)?;
+        }
         let (state, indirect) =
             made.map_err(|e| Error::Device(Box::new(error("newComputePipelineState", &e, &key.name, Scope::Call))))?;
         if state.threadExecutionWidth() != SIMD {

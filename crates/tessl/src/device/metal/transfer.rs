@@ -1,6 +1,5 @@
 //! Copies and fills: blits where those are exact and few, kernels for the rest.
 
-use super::encode::Geometry;
 use crate::args::TransferArgs;
 use crate::plan::KernelKey;
 use crate::stream::Rect;
@@ -10,7 +9,7 @@ const BLIT: u64 = 4;
 /// Rows that are worth a blit each.
 const FEW: u64 = 8;
 /// Threads of a threadgroup, as in `transfer.metal`.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 /// Threads walk over the units when there are more threadgroups than this.
 const MAX_GROUPS: u64 = 1 << 16;
 
@@ -32,11 +31,6 @@ pub(super) enum Way {
     Blit,
     /// One launch of a kernel (by its place in [`KERNELS`]) over this many threadgroups.
     Kernel { kernel: usize, args: TransferArgs, groups: u32 },
-}
-
-/// The dispatch of a kernel.
-pub(super) fn geometry(groups: u32) -> Geometry {
-    Geometry { grid: [groups, 1, 1], threads: THREADS, shared_bytes: 0 }
 }
 
 /// Rows without gaps on any side become one.

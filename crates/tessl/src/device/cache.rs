@@ -1,10 +1,12 @@
-//! Cubins on disk: a folder of our own, one file per content hash, each with a digest of its contents.
+//! Compiled kernels on disk: a folder of our own, one file per content hash, each with a digest of its contents.
 //!
-//! A wrong cubin would be wrong numbers or worse, so the folder must belong to the user and be closed to others, and
+//! A wrong kernel would be wrong numbers or worse, so the folder must belong to the user and be closed to others, and
 //! whatever does not match its digest is built again. Losing the cache costs time only: every failure here is a
 //! miss, told once through `tracing`.
 
+use crate::RuntimeOptions;
 use sha2::{Digest, Sha256};
+use std::env;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,13 +21,13 @@ const CAPACITY: u64 = 256 << 20;
 
 /// The folder, checked.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(in crate::device) struct Cache {
     folder: PathBuf,
     capacity: u64,
 }
 
-/// The name of an entry: a hash of everything that decides the cubin.
-pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+/// The name of an entry: a hash of everything that decides the kernel.
+pub(in crate::device) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         // The length keeps neighbouring parts apart.
@@ -42,7 +44,7 @@ fn hex(bytes: &[u8]) -> String {
 
 impl Cache {
     /// The cache in `folder`, made if absent; `None`, with a warning, where it must not or cannot be used.
-    pub(super) fn open(folder: &Path) -> Option<Self> {
+    pub(in crate::device) fn open(folder: &Path) -> Option<Self> {
         Self::with_capacity(folder, CAPACITY)
     }
 
@@ -51,7 +53,7 @@ impl Cache {
             Ok(()) => Some(Cache { folder: folder.to_owned(), capacity }),
             Err(reason) => {
                 tracing::warn!(
-                    target: "tessl::cuda",
+                    target: "tessl::cache",
                     "kernel cache {} is not used: {reason}; kernels are compiled again in every process",
                     folder.display()
                 );
@@ -61,14 +63,14 @@ impl Cache {
     }
 
     /// The payload stored under `key`, if it is whole. A damaged entry is removed.
-    pub(super) fn load(&self, key: &str) -> Option<Vec<u8>> {
+    pub(in crate::device) fn load(&self, key: &str) -> Option<Vec<u8>> {
         let path = self.path(key);
         let mut entry = fs::read(&path).ok()?;
         let whole = entry.len() >= HEAD
             && entry[..MARK.len()] == MARK[..]
             && Sha256::digest(&entry[HEAD..])[..] == entry[MARK.len()..HEAD];
         if !whole {
-            tracing::warn!(target: "tessl::cuda", "kernel cache entry {} is damaged; building it again", path.display());
+            tracing::warn!(target: "tessl::cache", "kernel cache entry {} is damaged; building it again", path.display());
             let _ = fs::remove_file(path);
             return None;
         }
@@ -77,16 +79,21 @@ impl Cache {
     }
 
     /// Stores a payload; readers see all of it or nothing.
-    pub(super) fn store(&self, key: &str, payload: &[u8]) {
+    pub(in crate::device) fn store(&self, key: &str, payload: &[u8]) {
         if let Err(error) = self.try_store(key, payload) {
-            tracing::debug!(target: "tessl::cuda", "kernel cache: {key} not stored: {error}");
+            tracing::debug!(target: "tessl::cache", "kernel cache: {key} not stored: {error}");
         }
     }
 
-    fn try_store(&self, key: &str, payload: &[u8]) -> io::Result<()> {
+    /// A name in the folder that nobody else uses.
+    pub(in crate::device) fn temporary(&self, key: &str) -> PathBuf {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.folder.join(format!("{key}.{}.{unique}.tmp", std::process::id()));
+        self.folder.join(format!("{key}.{}.{unique}.tmp", std::process::id()))
+    }
+
+    fn try_store(&self, key: &str, payload: &[u8]) -> io::Result<()> {
+        let temporary = self.temporary(key);
         let write = || {
             let mut file = create_private(&temporary)?;
             file.write_all(MARK)?;
@@ -99,6 +106,40 @@ impl Cache {
             let _ = fs::remove_file(&temporary);
         })?;
         self.shrink()
+    }
+
+    /// The file stored under `key`, if it is whole. A damaged one is removed.
+    #[cfg_attr(not(any(target_vendor = "apple", tessl_mock, test)), expect(dead_code, reason = "for Metal archives"))]
+    pub(in crate::device) fn file(&self, key: &str) -> Option<PathBuf> {
+        let digest = String::from_utf8(self.load(key)?).ok()?;
+        let path = self.folder.join(format!("{digest}.file"));
+        let whole = fs::read(&path).is_ok_and(|content| hex(&Sha256::digest(content)) == digest);
+        if !whole {
+            tracing::warn!(target: "tessl::cache", "kernel cache entry {} is damaged; building it again", path.display());
+            self.forget(key);
+            let _ = fs::remove_file(&path);
+        }
+        whole.then_some(path)
+    }
+
+    /// Stores a file that was written to a [`temporary`](Self::temporary) name, under a name that is its digest, so that a
+    /// reader that needs a file of its own can be sure of it.
+    #[cfg_attr(not(any(target_vendor = "apple", tessl_mock, test)), expect(dead_code, reason = "for Metal archives"))]
+    pub(in crate::device) fn adopt(&self, key: &str, temporary: &Path) {
+        let adopted = fs::read(temporary).and_then(|content| {
+            let digest = hex(&Sha256::digest(content));
+            fs::rename(temporary, self.folder.join(format!("{digest}.file")))?;
+            self.try_store(key, digest.as_bytes())
+        });
+        if let Err(error) = adopted {
+            let _ = fs::remove_file(temporary);
+            tracing::debug!(target: "tessl::cache", "kernel cache: {key} not stored: {error}");
+        }
+    }
+
+    /// Removes the entry of `key`.
+    pub(in crate::device) fn forget(&self, key: &str) {
+        let _ = fs::remove_file(self.path(key));
     }
 
     /// Removes the oldest entries until the rest fits.
@@ -125,7 +166,7 @@ impl Cache {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        self.folder.join(format!("{key}.cubin"))
+        self.folder.join(format!("{key}.kernel"))
     }
 }
 
@@ -138,6 +179,28 @@ fn create_private(path: &Path) -> io::Result<fs::File> {
 #[cfg(not(unix))]
 fn create_private(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// The folder of the kernel cache; an empty path in the options turns it off.
+pub(in crate::device) fn folder(options: &RuntimeOptions) -> Option<PathBuf> {
+    match &options.cache_dir {
+        Some(path) => (!path.as_os_str().is_empty()).then(|| path.clone()),
+        None => user_cache(|name| env::var_os(name).map(PathBuf::from)),
+    }
+}
+
+/// The user's cache folder: as the XDG base directory specification has it, or macOS, or Windows.
+fn user_cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).filter(|p| p.is_absolute());
+    let home = |below: &str| absolute("HOME").map(|home| home.join(below));
+    let base = if cfg!(windows) {
+        absolute("LOCALAPPDATA")
+    } else if cfg!(target_os = "macos") {
+        home("Library/Caches")
+    } else {
+        absolute("XDG_CACHE_HOME").or_else(|| home(".cache"))
+    };
+    base.map(|p| p.join("tessl"))
 }
 
 /// Makes the folder and checks that only this user can write there.
@@ -282,6 +345,50 @@ mod tests {
         }
         let kept: Vec<bool> = names.iter().map(|n| cache.load(n).is_some()).collect();
         assert_eq!(kept, [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn a_file_is_found_whole_or_not_at_all() {
+        let folder = Folder::new();
+        let cache = Cache::open(&folder.0).unwrap();
+        let name = key([b"archive".as_slice()]);
+        let store = || {
+            let temporary = cache.temporary(&name);
+            fs::write(&temporary, [9; 1000]).unwrap();
+            cache.adopt(&name, &temporary);
+        };
+        assert_eq!(cache.file(&name), None);
+        store();
+        let path = cache.file(&name).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [9; 1000]);
+        fs::write(&path, [9; 999]).unwrap();
+        assert_eq!(cache.file(&name), None);
+        assert_eq!(folder.files(), 0, "both parts of a damaged entry are removed");
+        store();
+        fs::remove_file(cache.file(&name).unwrap()).unwrap();
+        assert_eq!(cache.file(&name), None);
+        store();
+        assert_eq!(folder.files(), 2, "no temporary file is left");
+        cache.adopt(&key([b"absent".as_slice()]), Path::new("/nowhere/to/be/found"));
+        assert_eq!(folder.files(), 2);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_cache_is_the_user_s_unless_options_say_otherwise() {
+        let of = |xdg: &'static str, home: &'static str| {
+            user_cache(move |name| match name {
+                "XDG_CACHE_HOME" if !xdg.is_empty() => Some(xdg.into()),
+                "HOME" if !home.is_empty() => Some(home.into()),
+                _ => None,
+            })
+        };
+        assert_eq!(of("/x", "/u"), Some("/x/tessl".into()));
+        assert_eq!(of("", "/u"), Some("/u/.cache/tessl".into()));
+        assert_eq!(of("relative", "/u"), Some("/u/.cache/tessl".into()));
+        assert_eq!(of("", ""), None);
+        assert_eq!(super::folder(&RuntimeOptions::new().cache_dir("")), None);
+        assert_eq!(super::folder(&RuntimeOptions::new().cache_dir("/c")), Some("/c".into()));
     }
 
     #[test]
