@@ -14,6 +14,8 @@ pub(crate) enum Packages {
     Sanitizer,
     /// A second Rust whose library sources are packaged: the darwin check builds a sysroot from them.
     Darwin,
+    /// That Rust, a linker for arm64 Linux, and what runs its programs here.
+    Arm64,
 }
 
 impl Packages {
@@ -22,6 +24,7 @@ impl Packages {
             Packages::Clang => &["clang-19"],
             Packages::Sanitizer => &["clang-19", "libclang-rt-19-dev"],
             Packages::Darwin => &["rustc-web", "rust-web-src", "rust-web-clippy"],
+            Packages::Arm64 => &["rustc-web", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"],
         }
     }
 
@@ -32,6 +35,11 @@ impl Packages {
             Packages::Sanitizer => Packages::Clang.present() && installed("libclang-rt-19-dev"),
             Packages::Darwin => {
                 let files = ["bin/rustc", "bin/cargo-clippy", "lib/rustlib/src/rust/library/std/Cargo.toml"];
+                files.iter().all(|file| Path::new("/usr").join(file).exists())
+            }
+            Packages::Arm64 => {
+                let files =
+                    ["bin/rustc", "bin/aarch64-linux-gnu-gcc", "bin/qemu-aarch64", "aarch64-linux-gnu/lib/libc.so.6"];
                 files.iter().all(|file| Path::new("/usr").join(file).exists())
             }
         }

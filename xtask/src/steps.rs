@@ -42,6 +42,9 @@ const MUTANTS: &str = "more_planted_bugs_are_caught";
 
 const TARGET: &str = "aarch64-apple-darwin";
 
+/// Fetches the standard library for arm64 Linux.
+const ARM64_STD: &str = "scripts/arm64_std.sh";
+
 /// All steps that this tree has, cheap ones first.
 pub(crate) fn all(tree: &Tree) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -94,6 +97,9 @@ pub(crate) fn all(tree: &Tree) -> Vec<Step> {
     }
     if tree.text("crates/tessl-sim/tests/mutants.rs").is_some_and(|text| text.contains(MUTANTS)) {
         add("mutants", true, Box::new(mutants));
+    }
+    if tree.has(ARM64_STD) {
+        add("neon", true, Box::new(neon));
     }
     add("darwin", true, Box::new(darwin));
     add("scratch", true, Box::new(scratch));
@@ -389,6 +395,32 @@ fn darwin(cx: &Context) -> StepResult {
     };
     run(cx, &mut on_target(cx.cargo(), "check"))?;
     run(cx, on_target(cx.command("/usr/bin/cargo-clippy"), "clippy").args(["--", "-D", "warnings"]))
+}
+
+/// The CPU device of arm64, its kernels on NEON, under qemu.
+fn neon(cx: &Context) -> StepResult {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err(Trouble::Skipped(
+            "made for Linux on x86-64; on arm64 the other steps run these kernels".to_owned(),
+        ));
+    }
+    need(cx, Packages::Arm64)?;
+    let sysroot = cx.target.join("arm64-sysroot");
+    if !process::stream(cx.command("sh").arg(ARM64_STD).arg(&sysroot), cx.deadline)?.ok {
+        return Err(Trouble::Skipped(
+            "the archive has no standard library of rustc-web's version for arm64".to_owned(),
+        ));
+    }
+    let target = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU";
+    let mut command = cx.cargo();
+    command.args(["test", "--profile", "ci", "-p", "tessl", "--lib", "--target", "aarch64-unknown-linux-gnu"]);
+    command.args(["--", "device::cpu"]);
+    command
+        .env("RUSTC", "/usr/bin/rustc")
+        .env(format!("{target}_RUSTFLAGS"), format!("--sysroot {}", sysroot.display()));
+    command.env(format!("{target}_LINKER"), "aarch64-linux-gnu-gcc");
+    command.env(format!("{target}_RUNNER"), "qemu-aarch64 -L /usr/aarch64-linux-gnu");
+    counted(cx, "neon", command.env("CARGO_TARGET_DIR", cx.target.join("arm64")))
 }
 
 /// Time from `cargo add` to the first check, in a crate of its own and an empty target folder.

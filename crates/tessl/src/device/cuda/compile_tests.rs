@@ -131,7 +131,7 @@ fn every_file_of_row_kernels_compiles() {
 
 #[test]
 fn every_quantised_format_compiles() {
-    let Some(nvrtc) = nvrtc("quantised formats") else { return };
+    let Some(nvrtc) = nvrtc("device::cuda::compile_tests::every_quantised_format_compiles") else { return };
     for format in 0..12 {
         let key = KernelKey::builtin("quant", "quantized_glu_f16");
         check(&nvrtc, 90, &key.constant("FORMAT", format).constant("VEC16", format & 1));

@@ -64,25 +64,6 @@ impl Weights {
         unsafe { (self.decode)(self, row, start, count, out) }
     }
 
-    /// The sum of products of row `row` with `k` elements of x, one decoded weight after the other.
-    ///
-    /// # Safety
-    /// The row and x have `k` elements; the processor has the instructions of `decode`.
-    pub(super) unsafe fn product(&self, row: usize, x: *const u8, dtype: DType, k: usize) -> f32 {
-        let (mut strip, mut sum) = ([0.0f32; STRIP], 0.0);
-        for start in (0..k).step_by(STRIP) {
-            let count = STRIP.min(k - start);
-            // SAFETY: forwarded.
-            unsafe {
-                self.decode(row, start, count, strip.as_mut_ptr());
-                for (i, w) in strip[..count].iter().enumerate() {
-                    sum += w * element(x.add((start + i) * dtype.size()), dtype);
-                }
-            }
-        }
-        sum
-    }
-
     #[inline(always)]
     unsafe fn factor(&self, array: *const u8, at: usize) -> f32 {
         // SAFETY: forwarded.

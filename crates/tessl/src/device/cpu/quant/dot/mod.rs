@@ -10,13 +10,14 @@ mod codes;
 mod factors;
 
 use super::super::call::KernelCall;
+use super::super::convert::element;
 use super::super::gemm::int8::Pairs;
 use super::super::simd::{Avx512, Simd, Task, Vnni};
 use super::super::workspace::{A_BYTES, ACC_BYTES, Workspace};
 use super::few;
 use super::finish::finish;
 use super::fixed::{BLOCK, Order, QUAD, Quad, Row, digits, quads};
-use super::operands::{DecodeFn, Operands, Segment, Weights, address};
+use super::operands::{DecodeFn, Operands, STRIP, Segment, Weights, address};
 use super::{DOT_CHUNK, DOT_TILE, FIXED_MAX_K};
 use crate::dtype::DType;
 pub(super) use codes::{Blocks, Bytes, Eights, Nibbles, Supers, Supers6};
@@ -345,5 +346,26 @@ unsafe fn products<C: Codes, const D: usize>(
             return low;
         }
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(digit(0, from(1))), _mm512_set1_ps(65_536.0), low)
+    }
+}
+
+impl Weights {
+    /// The sum of products of row `row` with `k` elements of x, one decoded weight after the other.
+    ///
+    /// # Safety
+    /// The row and x have `k` elements; the processor has the instructions of `decode`.
+    unsafe fn product(&self, row: usize, x: *const u8, dtype: DType, k: usize) -> f32 {
+        let (mut strip, mut sum) = ([0.0f32; STRIP], 0.0);
+        for start in (0..k).step_by(STRIP) {
+            let count = STRIP.min(k - start);
+            // SAFETY: forwarded.
+            unsafe {
+                self.decode(row, start, count, strip.as_mut_ptr());
+                for (i, w) in strip[..count].iter().enumerate() {
+                    sum += w * element(x.add((start + i) * dtype.size()), dtype);
+                }
+            }
+        }
+        sum
     }
 }
