@@ -31,6 +31,8 @@ pub(super) struct Int8<P, const ROWS: usize, const VECS: usize>(PhantomData<P>);
 
 /// The slow twin.
 pub(super) type ScalarInt8 = Int8<Scalar, 4, 2>;
+#[cfg(target_arch = "aarch64")]
+pub(super) type NeonInt8 = Int8<super::super::simd::Neon, 8, 3>;
 #[cfg(target_arch = "x86_64")]
 pub(super) type Avx2Int8 = Int8<super::super::simd::Avx2, 6, 2>;
 #[cfg(target_arch = "x86_64")]

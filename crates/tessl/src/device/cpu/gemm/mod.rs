@@ -73,7 +73,8 @@ const fn agrees<M: Micro>(isa: Isa, input: DType) -> bool {
 const _: () =
     assert!(agrees::<micro::ScalarTile>(Isa::Scalar, DType::F32) && agrees::<int8::ScalarInt8>(Isa::Scalar, DType::I8));
 #[cfg(target_arch = "aarch64")]
-const _: () = assert!(agrees::<micro::NeonTile>(Isa::Neon, DType::F32));
+const _: () =
+    assert!(agrees::<micro::NeonTile>(Isa::Neon, DType::F32) && agrees::<int8::NeonInt8>(Isa::Neon, DType::I8));
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(
     agrees::<micro::Avx2Tile>(Isa::Avx2, DType::F32)
@@ -214,9 +215,18 @@ pub(super) const BUILTINS: &[&[Builtin]] = &[
     ],
 ];
 
-/// The kernels of aarch64. Its 8-bit products are the portable ones.
+/// The kernels of aarch64.
 #[cfg(target_arch = "aarch64")]
-pub(super) const NATIVE: &[&[Builtin]] = &[floats!("neon", Isa::Neon, micro::NeonTile, super::simd::Neon)];
+pub(super) const NATIVE: &[&[Builtin]] = &[
+    floats!("neon", Isa::Neon, micro::NeonTile, super::simd::Neon),
+    &[
+        kernel!("gemm_int8_i32", "neon", Isa::Neon, blocked::<int8::NeonInt8, INT8, I32>),
+        kernel!("gemm_int8_f32", "neon", Isa::Neon, blocked::<int8::NeonInt8, INT8, F32>),
+        kernel!("gemm_int8_f16", "neon", Isa::Neon, blocked::<int8::NeonInt8, INT8, F16>),
+        kernel!("gemm_int8_bf16", "neon", Isa::Neon, blocked::<int8::NeonInt8, INT8, BF16>),
+        kernel!("pack_int8", "neon", Isa::Neon, packed::<int8::NeonInt8, INT8>),
+    ],
+];
 
 /// The kernels of x86-64.
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,6 @@
 //! NEON.
 
+use super::super::gemm::int8::Pairs;
 use super::{Simd, Task};
 use half::f16;
 use std::arch::aarch64::*;
@@ -85,5 +86,50 @@ impl Simd for Neon {
             vst1q_u32(dst.add(2 * to), join(ab.0, cd.0, true));
             vst1q_u32(dst.add(3 * to), join(ab.1, cd.1, true));
         }
+    }
+}
+
+impl Pairs for Neon {
+    type S = Neon;
+    type V = int32x4_t;
+
+    #[inline(always)]
+    unsafe fn zero() -> int32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vdupq_n_s32(0) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> int32x4_t {
+        // SAFETY: forwarded.
+        unsafe { vld1q_s32(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut i32, v: int32x4_t) {
+        // SAFETY: forwarded.
+        unsafe { vst1q_s32(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> int32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vdupq_n_s32(x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe { vaddq_s32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        // SAFETY: the caller has NEON.
+        unsafe {
+            let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+            let (low, high) = (vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
+            vaddq_s32(sum, vpaddq_s32(low, high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn vectorize<T: Task>(task: T) {
+        // SAFETY: forwarded.
+        unsafe { <Neon as Simd>::vectorize(task) }
     }
 }

@@ -174,7 +174,6 @@ macro_rules! row {
 
 const AMX: &[Isa] = &[Isa::Amx];
 const AVX512: &[Isa] = &[Isa::Amx, Isa::Avx512];
-const OTHERS: &[Isa] = &[Isa::Neon, Isa::Scalar];
 const FLOAT_SETS: [[GemmRow; 6]; 5] = [
     rows!("amx bf16", AMX, BF16, Isa::Avx512, Isa::Amx, [256, 1024, 256]),
     rows!("avx512 f32", AVX512, FLOATS, Isa::Avx512, Isa::Avx512, [192, 1024, 384]),
@@ -183,11 +182,12 @@ const FLOAT_SETS: [[GemmRow; 6]; 5] = [
     rows!("portable f32", &[Isa::Scalar], FLOATS, Isa::Scalar, Isa::Scalar, [96, 1024, 256]),
 ];
 
-const SHORT_SETS: [[GemmRow; 5]; 8] = [
+const SHORT_SETS: [[GemmRow; 5]; 9] = [
     blocked!("amx int8", AMX, INT8, Isa::Amx, [256, 1024, 512]),
     blocked!("avx512 int8", &[Isa::Avx512], INT8, Isa::Avx512, [96, 1024, 256]),
     blocked!("avx2 int8", &[Isa::Avx2], INT8, Isa::Avx2, [96, 1024, 256]),
-    blocked!("portable int8", OTHERS, INT8, Isa::Scalar, [96, 1024, 256]),
+    blocked!("neon int8", &[Isa::Neon], INT8, Isa::Neon, [96, 1020, 256]),
+    blocked!("portable int8", &[Isa::Scalar], INT8, Isa::Scalar, [96, 1024, 256]),
     blocked!("avx512 fp8", AVX512, FP8, Isa::Avx512, [96, 1024, 256]),
     blocked!("avx2 fp8", &[Isa::Avx2], FP8, Isa::Avx2, [96, 1024, 256]),
     blocked!("neon fp8", &[Isa::Neon], FP8, Isa::Neon, [96, 1020, 256]),
