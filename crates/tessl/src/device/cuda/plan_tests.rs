@@ -297,7 +297,8 @@ fn tiles_are_those_of_the_kernel_sources() {
     for row in wgmma_rows() {
         let i = row.index as usize;
         assert_eq!((row.tile, row.threads), ([m[i], n[i], 64], 128 * warpgroups[i]), "{row:?}");
-        assert_eq!(row.resident, resident[i], "{row:?}");
+        // Registers allow so many; a row with more stages may take less.
+        assert!(row.resident <= resident[i], "{row:?}");
     }
     for (kernel, text) in sources {
         let column = |name: &str| column(text, name);

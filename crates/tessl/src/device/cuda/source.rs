@@ -110,6 +110,12 @@ impl Module {
         source + "\n#line 1 \"" + self.file + "\"\n" + self.text
     }
 
+    /// Whether every kernel of the file waits for its predecessors itself, so that it may be launched before they end.
+    /// scripts/nvrtc_check.py looks for the wait in each entry point.
+    pub(super) fn waits(&self) -> bool {
+        self.text.contains("GRID_WAIT")
+    }
+
     /// Whether each entry point is compiled by itself: `ENTRY_<name>` selects it.
     pub(super) fn one_entry(&self) -> bool {
         self.text.contains("ENTRY_")
@@ -126,6 +132,9 @@ pub(super) fn module_declares_status(module: &Module) -> bool {
     declares_status(module.text)
 }
 
+/// The first compute capability, times ten, whose kernels can be launched before their predecessors end.
+pub(super) const DEPENDENT_LAUNCH: u32 = 90;
+
 /// Compiler options. `sm` is the compute capability times ten; 9.0 has instructions under its own name only.
 pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> {
     let suffix = if sm == 90 { "a" } else { "" };
@@ -134,6 +143,9 @@ pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> 
         .into_iter()
         .chain([format!("-arch=sm_{sm}{suffix}")])
         .collect();
+    if sm >= DEPENDENT_LAUNCH {
+        options.push("-DGPU_PDL".to_owned());
+    }
     options.extend(key.constants.iter().map(|(name, value)| format!("-DFC_{name}={value}")));
     if one_entry {
         options.extend(["-DONE_ENTRY".to_owned(), format!("-DENTRY_{}", key.name)]);
