@@ -11,6 +11,7 @@ is missing.
 
 Marks that a kernel file may carry:
     // arch: sm_90a                 compile for these architectures only
+    // after: simt/attention.metal  the functions of that file (its kernels are left out) come before this one
     // variant: TILE=0 STAGES=4     compile with these constants; one line per variant. Without such lines a file is
                                     compiled twice, with each constant 0 and with each constant 1.
 
@@ -45,14 +46,16 @@ WIDE = {
 }
 
 # stem -> [(constants that must hold, instruction, its number in each entry point)]. Four wgmma a step and no more waits
-# than the kernel wrote; no fence for the whole device in a block that publishes nothing.
+# than the kernel wrote (the fifth of attention is that of its branch); no fence for the whole device in a block that
+# publishes nothing.
 SASS = {
     "gemm_wgmma": [
         ({}, r"HGMMA\.", 4),
         ({}, r"WARPGROUP\.DEPBAR", 2),
         ({}, r"USETMAXREG", 2),
         ({"SPLIT": "1"}, r"MEMBAR\.\w+\.GPU", 0),
-    ]
+    ],
+    "attention_wgmma": [({}, r"USETMAXREG", 2), ({}, r"MEMBAR\.\w+\.GPU", 0), ({}, r"WARPGROUP\.DEPBAR", 5)],
 }
 
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
@@ -121,6 +124,7 @@ def assemble(kernels, path):
     if path.endswith(".cu"):
         own = glob.glob(os.path.join(os.path.dirname(path), "*.cuh"))
         headers += sorted(own, key=lambda p: (os.path.basename(p) != "ptx.cuh", p))
+        headers += [os.path.join(kernels, after) for after in re.findall(r"^// after: (.+)$", read(path), re.M)]
     parts = []
     for file in [*headers, path]:
         text = re.sub(r"^#pragma once$", "", read(file), flags=re.M)
@@ -212,6 +216,8 @@ def check_file(nvrtc, nvdisasm, kernels, path, arch, keep, sample):
     source = assemble(kernels, path)
     stem = os.path.splitext(os.path.basename(path))[0]
     entries = sorted(set(re.findall(r"^#ifdef (ENTRY_\w+)$", source, re.M)))
+    if re.search(r"^// after: ", read(path), re.M):
+        entries.insert(0, "ONE_ENTRY")
     problems, widest, compiled = [], (0, 0), 0
     pdl = has_dependent_launch(arch) and "GRID_WAIT" in read(path)
     for constants in variants(source)[: 1 if sample else None]:

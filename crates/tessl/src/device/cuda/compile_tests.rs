@@ -1,7 +1,7 @@
 //! Every kernel variant of the plan tables through NVRTC, where it is found; no device is needed.
 
 use super::nvrtc::Nvrtc;
-use super::tables::{GemmKernel, gemm_rows, wgmma_rows};
+use super::tables::{GemmKernel, attention_tiles, gemm_rows, wgmma_rows};
 use super::{elf, source};
 use crate::plan::KernelKey;
 use std::path::PathBuf;
@@ -88,6 +88,26 @@ fn every_row_of_the_wgmma_table_compiles_without_spills_or_serialisation() {
             let entry = if row.resident == 1 { "Used 168 registers" } else { "Used 128 registers" };
             assert!(log.contains(entry), "{row:?}: {log}");
         }
+    }
+}
+
+#[test]
+fn every_tile_of_attention_compiles_without_spills_or_serialisation() {
+    let Some(nvrtc) =
+        nvrtc("device::cuda::compile_tests::every_tile_of_attention_compiles_without_spills_or_serialisation")
+    else {
+        return;
+    };
+    for (tile, dtype) in attention_tiles().iter().flat_map(|t| ["bf16", "f16"].map(|d| (t, d))) {
+        let key = KernelKey::builtin("attention_wgmma", format!("attention_wgmma_{dtype}"))
+            .constant("SIZE", tile.size)
+            .constant("CONSUMERS", tile.consumers)
+            .constant("BLOCK", tile.block)
+            .constant("STAGES", tile.stages)
+            .constant("VEC16", 1);
+        let log = check(&nvrtc, 90, &key);
+        let entry = if tile.consumers == 2 { "Used 168 registers" } else { "Used 128 registers" };
+        assert!(log.contains(entry), "{tile:?}: {log}");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::driver::{CUfunction, CUmodule, number};
 use super::nvrtc::Nvrtc;
-use super::tensor_map::GemmMaps;
+use super::tensor_map::Maps;
 use super::{elf, source};
 use crate::device::PipelineId;
 use crate::device::cache::{self, Cache};
@@ -23,7 +23,7 @@ pub(super) struct Pipeline {
     /// Parameters that the kernel reads, where the driver can tell.
     pub(super) parameters: Option<usize>,
     /// The kernel takes tensor maps of its operands after the argument block.
-    pub(super) maps: Option<GemmMaps>,
+    pub(super) maps: Option<Maps>,
     /// It waits for its predecessors itself and may be launched before they end.
     pub(super) dependent: bool,
 }
@@ -193,7 +193,7 @@ impl Registry {
         // SAFETY: as above.
         let code = unsafe { (driver.f.function_set)(function, number::FUNC_MAX_DYNAMIC_SHARED, dynamic) };
         driver.check(code, "cuFuncSetAttribute", || format!("{}: {dynamic} bytes of shared memory", key.name))?;
-        let (parameters, maps) = (driver.parameters(function), GemmMaps::of(key));
+        let (parameters, maps) = (driver.parameters(function), Maps::of(key));
         Ok(Pipeline { function, status: loaded.status, parameters, maps, dependent: false })
     }
 

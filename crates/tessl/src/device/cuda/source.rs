@@ -9,6 +9,7 @@ const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
 const PTX: &str = include_str!("../../../kernels/cuda/ptx.cuh");
 const HOPPER: &str = include_str!("../../../kernels/cuda/hopper.cuh");
+const ATTENTION: &str = include_str!("../../../kernels/simt/attention.metal");
 const EPILOGUE: &str = include_str!("../../../kernels/cuda/epilogue.cuh");
 
 /// The header that a caller's source gets with `#include "tessl.h"`.
@@ -52,6 +53,13 @@ pub(super) const MODULES: &[Module] = &[
         text: include_str!("../../../kernels/cuda/gemm_wgmma.cu"),
     },
     Module {
+        stem: "attention_wgmma",
+        file: "attention_wgmma.cu",
+        // Of the other file only the functions: its kernels have names of their own.
+        extra: &[PTX, HOPPER, ATTENTION],
+        text: include_str!("../../../kernels/cuda/attention_wgmma.cu"),
+    },
+    Module {
         stem: "elementwise",
         file: "elementwise.metal",
         extra: &[],
@@ -69,12 +77,7 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/sample.metal"),
     },
-    Module {
-        stem: "attention",
-        file: "attention.metal",
-        extra: &[],
-        text: include_str!("../../../kernels/simt/attention.metal"),
-    },
+    Module { stem: "attention", file: "attention.metal", extra: &[], text: ATTENTION },
     Module { stem: "cache", file: "cache.metal", extra: &[], text: include_str!("../../../kernels/simt/cache.metal") },
     Module { stem: "embed", file: "embed.metal", extra: &[], text: include_str!("../../../kernels/simt/embed.metal") },
     Module { stem: "rope", file: "rope.metal", extra: &[], text: include_str!("../../../kernels/simt/rope.metal") },
