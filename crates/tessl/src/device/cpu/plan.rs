@@ -185,9 +185,9 @@ fn pack(d: &PackDesc, isa: Isa) -> Result<Plan> {
 fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
     let g = geometry(row.isa, d.input);
     let cols = columns(g, d.extras.gated);
-    let tile_m = even(d.m, row.tile_m, g.rows);
+    let (most, mut wide) = near(d.k, row, g);
+    let tile_m = even(d.m, most, g.rows);
     let tile_k = even(d.k, row.tile_k, g.step);
-    let mut wide = row.tile_n;
     if matches!(row.kernel, Kernel::Packed | Kernel::Groups) {
         wide = wide.min(limit(SCRATCH / panel_bytes(d.k, g).max(1), cols));
     }
@@ -197,6 +197,23 @@ fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
         wide = wide.min(limit((ACC_BYTES / 4) as u64 / u64::from(tile_m * g.cols), cols));
     }
     [tile_m, even(d.n, wide, cols), tile_k]
+}
+
+/// Rows and columns of a tile, at most. AMX tiles wait for B first: short columns are few enough to stay in the second-level
+/// cache while one tile after the other passes. Long ones cannot, so tiles are as tall as their rows of A can stay.
+fn near(k: u32, row: &GemmRow, g: Geometry) -> (u32, u32) {
+    /// What stays of a second-level cache of 2 MiB.
+    const BYTES: u32 = 5 << 18;
+    if row.isa != Isa::Amx {
+        return (row.tile_m, row.tile_n);
+    }
+    let lanes = BYTES / k.saturating_mul(g.bytes).max(1);
+    let (low, wide) = (row.tile_m / 2, row.tile_n / 2);
+    if lanes >= wide {
+        (low, (lanes / g.cols * g.cols).min(row.tile_n))
+    } else {
+        ((lanes / g.rows * g.rows).clamp(low, row.tile_m), row.tile_n)
+    }
 }
 
 /// `panels` whole panels as columns, at least one.
