@@ -2,6 +2,7 @@
 
 use super::simd::Simd;
 use crate::dtype::DType;
+use float8::{F8E4M3, F8E5M2};
 use half::f16;
 
 /// One element as f32.
@@ -27,11 +28,8 @@ const fn fp8_values(mantissa: u32) -> [f32; 256] {
     let mut values = [0.0; 256];
     let mut bits = 0u8;
     loop {
-        values[bits as usize] = if mantissa == 3 {
-            float8::F8E4M3::from_bits(bits).to_f32()
-        } else {
-            float8::F8E5M2::from_bits(bits).to_f32()
-        };
+        values[bits as usize] =
+            if mantissa == 3 { F8E4M3::from_bits(bits).to_f32() } else { F8E5M2::from_bits(bits).to_f32() };
         if bits == 255 {
             return values;
         }
@@ -91,7 +89,8 @@ pub(super) unsafe fn widen<S: Simd>(src: *const u8, dtype: DType, dst: *mut f32,
     }
 }
 
-/// `dst[i] = src[i]`, rounded to nearest even, for `n` elements of `dtype`. NaN stays NaN.
+/// `dst[i] = src[i]`, rounded to nearest even, for `n` elements of `dtype`. NaN stays NaN. Past the range of an 8-bit format
+/// lies its largest number, of 16 bits infinity.
 ///
 /// # Safety
 /// As [`Simd`]; both point to `n` elements.
@@ -116,6 +115,16 @@ pub(super) unsafe fn narrow<S: Simd>(src: *const f32, dst: *mut u8, dtype: DType
                 }
                 for i in whole..n {
                     dst.cast::<u16>().add(i).write_unaligned(bf16_bits(*src.add(i)));
+                }
+            }
+            DType::F8E4M3 => {
+                for i in 0..n {
+                    *dst.add(i) = F8E4M3::from_f32(*src.add(i)).to_bits();
+                }
+            }
+            DType::F8E5M2 => {
+                for i in 0..n {
+                    *dst.add(i) = F8E5M2::from_f32(*src.add(i)).to_bits();
                 }
             }
             _ => copy::<S>(src, dst.cast(), n),

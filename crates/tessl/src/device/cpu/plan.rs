@@ -63,9 +63,9 @@ pub(super) const fn suffix(isa: Isa) -> &'static str {
     }
 }
 
-/// The name of an input in those of kernels: types of 8 bits share them.
-const fn family(input: DType) -> &'static str {
-    match input {
+/// The name of a type in those of kernels: types of 8 bits share them.
+const fn family(dtype: DType) -> &'static str {
+    match dtype {
         DType::I8 | DType::U8 => "int8",
         DType::F8E4M3 | DType::F8E5M2 => "fp8",
         other => other.name(),
@@ -80,7 +80,9 @@ fn isa_of(backend: GemmBackend, isa: Isa) -> Isa {
 fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
     let isa = isa_of(d.backend, isa);
     let whole = matches!(d.input, DType::I8 | DType::U8);
-    let stored = d.output.is_float() || (whole && d.output == DType::I32);
+    let eighths = |dtype: DType| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+    let own = if whole { d.output == DType::I32 } else { eighths(d.input) && eighths(d.output) };
+    let stored = d.output.is_float() || own;
     let row = ROWS.iter().find(|r| r.fits(d, isa)).filter(|_| stored);
     let Some(row) = row else {
         return Err(Error::unsupported("gemm", format!("{} x {} -> {}", d.input, d.input_b(), d.output), "cpu"));
@@ -115,7 +117,7 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         }
     };
     let tiles = [d.m.div_ceil(tile[0]), d.n.div_ceil(tile[1]), d.batch];
-    let name = format!("{prefix}_{}_{}_{}", family(d.input), d.output, suffix(row.isa));
+    let name = format!("{prefix}_{}_{}_{}", family(d.input), family(d.output), suffix(row.isa));
     let grid = [tiles[0].saturating_mul(tiles[1]).saturating_mul(tiles[2]), 1, 1];
     Ok(plan_of(name, tile, tiles, grid, scratch_bytes, row.name))
 }

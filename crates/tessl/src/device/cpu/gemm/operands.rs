@@ -90,6 +90,7 @@ impl Operands {
     /// The bindings hold the matrices that the arguments describe, in these element types.
     pub(super) unsafe fn new(call: &KernelCall<'_>, input: DType, output: DType) -> (Self, Option<(*mut u8, usize)>) {
         let args: &GemmArgs = call.args();
+        let output = operand_type(output, args.c_type);
         let extended = call.len() >= PLAIN + EXTRA;
         let at = if extended { PLAIN + EXTRA } else { PLAIN };
         let scratch = (call.len() > at).then(|| (call.binding(at).ptr, call.binding(at).bytes));
