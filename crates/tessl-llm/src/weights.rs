@@ -178,7 +178,7 @@ impl Weights for Loader<'_> {
             }
         };
         let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
-        Ok(Matrix::Quantized(Box::new(matrix)))
+        Ok(Matrix::Quantized(Box::new(matrix.repack(matrix.best_layout())?)))
     }
 
     fn vector(&self, name: &str, n: usize) -> Result<Tensor> {
