@@ -177,8 +177,9 @@ impl Weights for Loader<'_> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
-        let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
-        Ok(Matrix::Quantized(Box::new(matrix.repack(matrix.best_layout())?)))
+        let layout = QTensor::best_layout(self.rt, format, rows);
+        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &self.bytes(info)?)?;
+        Ok(Matrix::Quantized(Box::new(matrix)))
     }
 
     fn vector(&self, name: &str, n: usize) -> Result<Tensor> {

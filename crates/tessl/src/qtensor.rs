@@ -120,6 +120,21 @@ impl QTensor {
     /// `Shape` when K is not whole blocks or `bytes` has another length, `Unsupported` for formats whose factors lie apart
     /// (see [`from_parts`](Self::from_parts)), `OutOfMemory`.
     pub fn from_bytes(rt: &GpuRuntime, format: QFormat, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+        Self::from_bytes_as(rt, format, QLayout::Rows, shape, bytes)
+    }
+
+    /// As [`from_bytes`](Self::from_bytes), in another order than that of the file: less work than [`repack`](Self::repack)
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn from_bytes_as(
+        rt: &GpuRuntime,
+        format: QFormat,
+        layout: QLayout,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<Self> {
         let op = "QTensor::from_bytes";
         format.check(op)?;
         if format.factors() > 0 {
@@ -132,7 +147,12 @@ impl QTensor {
             let expected = format!("{format} {shape:?} has {}", wanted.map_or("more".into(), |w| w.to_string()));
             return Err(Error::shape(op, "bytes", format_args!("{} bytes", bytes.len()), expected));
         }
-        Self::upload(rt, format, shape, bytes, None)
+        if layout == QLayout::Rows {
+            return Self::upload(rt, format, shape, bytes, None);
+        }
+        let parts = check_rows16(op, format, shape[shape.len() - 2], rt)?;
+        let together = parts.interleave(bytes, shape[shape.len() - 1] / format.group());
+        Ok(QTensor { layout, ..Self::upload(rt, format, shape, &together, None)? })
     }
 
     /// Codes the weights of a float matrix `[N, K]` (or stack), on the host; waits for its writers. Factors beside the codes
@@ -213,11 +233,7 @@ impl QTensor {
         if layout == self.layout {
             return Ok(self.clone());
         }
-        let Some(parts) = Parts::of(self.format) else {
-            let what = format!("{} in layout {}", self.format, layout.name());
-            return Err(Error::unsupported(op, what, self.runtime().info().kind.name()));
-        };
-        self.check_sixteens(op, self.shape[self.shape.len() - 2])?;
+        let parts = check_rows16(op, self.format, self.shape[self.shape.len() - 2], self.runtime())?;
         let bytes = self.by_rows(read_bytes(&self.codes)?);
         let bytes = match layout {
             QLayout::Rows => bytes,
@@ -227,11 +243,10 @@ impl QTensor {
         Ok(QTensor { layout, codes, ..self.clone() })
     }
 
-    /// The order that products on this device read fastest: [`repack`](Self::repack) to it pays where weights are used often.
-    pub fn best_layout(&self) -> QLayout {
-        let sixteens = self.shape[self.shape.len() - 2].is_multiple_of(ROWS);
-        match Parts::of(self.format) {
-            Some(_) if sixteens => crate::device::best_layout(self.runtime().profile()),
+    /// The order in which products on this device read matrices of so many rows fastest: it pays where weights are used often.
+    pub fn best_layout(rt: &GpuRuntime, format: QFormat, rows: usize) -> QLayout {
+        match Parts::of(format) {
+            Some(_) if rows.is_multiple_of(ROWS) => crate::device::best_layout(rt.profile()),
             _ => QLayout::Rows,
         }
     }
@@ -249,14 +264,6 @@ impl QTensor {
         }
     }
 
-    /// Refuses a number of rows that is not whole sixteens.
-    fn check_sixteens(&self, op: &'static str, rows: usize) -> Result<()> {
-        if rows.is_multiple_of(ROWS) {
-            return Ok(());
-        }
-        Err(Error::shape(op, "rows", rows, format!("layout {} is of sixteens", QLayout::Rows16.name())))
-    }
-
     /// `length` indices of axis `axis` from `start`: rows of a matrix, or matrices and rows of a stack. K is never cut.
     ///
     /// # Errors
@@ -268,8 +275,8 @@ impl QTensor {
             return Err(Error::shape(op, "axis", axis, "rows (or matrices of a stack) can be narrowed, K cannot"));
         }
         if self.layout == QLayout::Rows16 && axis + 2 == self.shape.len() {
-            self.check_sixteens(op, start)?;
-            self.check_sixteens(op, length)?;
+            check_sixteens(op, start)?;
+            check_sixteens(op, length)?;
         }
         let mut view = self.clone();
         view.codes = self.codes.narrow(axis, start, length)?;
@@ -357,6 +364,24 @@ fn row_bytes(op: &'static str, format: QFormat, shape: &[usize]) -> Result<usize
     };
     format.check_k(op, "shape", k)?;
     Ok(k / format.group() * format.group_bytes())
+}
+
+/// The parts of a format whose rows can lie side by side, if there are whole sixteens of them.
+fn check_rows16(op: &'static str, format: QFormat, rows: usize, rt: &GpuRuntime) -> Result<Parts> {
+    let Some(parts) = Parts::of(format) else {
+        let what = format!("{format} in layout {}", QLayout::Rows16.name());
+        return Err(Error::unsupported(op, what, rt.info().kind.name()));
+    };
+    check_sixteens(op, rows)?;
+    Ok(parts)
+}
+
+/// Refuses a number of rows that is not whole sixteens.
+fn check_sixteens(op: &'static str, rows: usize) -> Result<()> {
+    if rows.is_multiple_of(ROWS) {
+        return Ok(());
+    }
+    Err(Error::shape(op, "rows", rows, format!("layout {} is of sixteens", QLayout::Rows16.name())))
 }
 
 /// Rows of a part lie one after the other; matrices of a stack may lie apart.

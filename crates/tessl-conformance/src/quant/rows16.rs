@@ -12,13 +12,17 @@ const FORMATS: [QFormat; 5] = [QFormat::Q4_0, QFormat::Q4_1, QFormat::Q5_0, QFor
 /// Whether the device multiplies with such weights; it must refuse them if not.
 fn here(env: &Env) -> Result<bool, String> {
     let text = |e: tessl::Error| e.to_string();
-    let w = QTensor::from_bytes(&env.rt, QFormat::Q4_0, &[16, 32], &[0; 16 * 18]).and_then(|w| w.repack(LAYOUT));
-    let w = w.map_err(text)?;
+    let w = QTensor::from_bytes_as(&env.rt, QFormat::Q4_0, LAYOUT, &[16, 32], &[0; 16 * 18]).map_err(text)?;
     let x = env.rt.zeros(DType::F32, &[1, 32], BufferKind::Cold).map_err(text)?;
     let y = env.rt.zeros(DType::F32, &[1, 16], BufferKind::Cold).map_err(text)?;
     match QuantizedMatmul::new(&x, &w, &y).run() {
         Ok(()) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::Unsupported && w.best_layout() == QLayout::Rows => Ok(false),
+        Err(e)
+            if e.kind() == ErrorKind::Unsupported
+                && QTensor::best_layout(&env.rt, QFormat::Q4_0, 16) == QLayout::Rows =>
+        {
+            Ok(false)
+        }
         Err(e) => Err(format!("weights in layout {} gave {e}", LAYOUT.name())),
     }
 }

@@ -103,11 +103,16 @@ fn rows_side_by_side_are_the_same_weights() {
         let q = QTensor::quantize(&rt.from_slice(&line(3 * 48 * 512), &[3, 48, 512]).unwrap(), format).unwrap();
         let read = |q: &QTensor| q.dequantize().unwrap().read::<f32>().unwrap();
         let Ok(packed) = q.repack(QLayout::Rows16) else {
-            assert!(q.best_layout() == QLayout::Rows && q.repack(QLayout::Rows).is_ok(), "{format}");
+            assert_eq!(QTensor::best_layout(&rt, format, 48), QLayout::Rows, "{format}");
+            assert!(q.repack(QLayout::Rows).is_ok());
             continue;
         };
         assert_eq!((packed.layout(), packed.storage_len()), (QLayout::Rows16, q.storage_len()));
         assert_eq!(read(&packed), read(&q), "{format}");
+        let bytes = q.parts().next().unwrap().read::<u8>().unwrap();
+        let again = QTensor::from_bytes_as(&rt, format, QLayout::Rows16, &[3, 48, 512], &bytes).unwrap();
+        let stored = |q: &QTensor| q.parts().next().unwrap().read::<u8>().unwrap();
+        assert_eq!(stored(&again), stored(&packed));
         let part = |q: &QTensor| q.narrow(1, 16, 32).unwrap().select(1).unwrap();
         assert_eq!(read(&part(&packed)), read(&part(&q)), "{format}");
         assert_eq!(read(&packed.repack(QLayout::Rows).unwrap()), read(&q), "{format}");
