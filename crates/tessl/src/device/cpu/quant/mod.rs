@@ -4,7 +4,8 @@
 //! `quantized_few_{code}_{x}_{isa}` decodes the weights in place for a few rows of x (`few.rs`);
 //! `quantized_many_{code}_{x}_{isa}` decodes blocks of them into scratch memory for the dense product (`many.rs`). All do
 //! every operation of the family. Bindings: x; codes, scales, biases of each matrix; a bias of each; the residual; the outputs;
-//! scratch memory. `quantized_embedding_{code}_{y}_{isa}` has codes, scales, biases, ids, y.
+//! scratch memory. `quantized_embedding_{code}_{y}_{isa}` has codes, scales, biases, ids, y. A code ending in `x16` has sixteen
+//! rows side by side (`QLayout::Rows16`).
 
 #[cfg(target_arch = "x86_64")]
 mod dot;
@@ -27,6 +28,8 @@ use crate::quant::formats::{Affine4, Affine8, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, 
 #[cfg(target_arch = "x86_64")]
 use super::simd::Avx512;
 use operands::decode;
+#[cfg(target_arch = "x86_64")]
+use operands::decode_rows16;
 
 pub(super) use few::{MAX_ROWS, tile_k, tile_n};
 
@@ -40,6 +43,19 @@ const DOT_TILE: u32 = 256;
 /// Rows of weights of one chunk of a dot product.
 pub(super) fn dot_tile_n(k: u32) -> u32 {
     (DOT_CHUNK / k.max(1)).clamp(16, DOT_TILE) / 16 * 16
+}
+
+/// Whether there are kernels for sixteen rows side by side.
+pub(super) fn reads_rows16(isa: crate::device::Isa) -> bool {
+    matches!(isa, crate::device::Isa::Avx512 | crate::device::Isa::Amx)
+}
+
+/// Whether they are the fastest on this processor.
+pub(in crate::device) fn prefers_rows16(isa: crate::device::Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return reads_rows16(isa) && fixed::usable();
+    #[cfg(not(target_arch = "x86_64"))]
+    return reads_rows16(isa);
 }
 
 /// Kernels of every format on vectors of `$s`.
@@ -70,16 +86,43 @@ macro_rules! kernels {
 /// Whole codes times x in fixed point. The codes as `dot` reads them stand last.
 #[cfg(target_arch = "x86_64")]
 macro_rules! dots {
-    ($($name:literal $code:ident $codes:ty),*) => {
+    ($decode:ident; $($name:literal $code:ident $kernel:expr),*) => {
         &[$(
             kernel!("dot_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::F32, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::F32, $decode::<Avx512, $code>, const { &$kernel })
             }),
             kernel!("dot_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::F16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::F16, $decode::<Avx512, $code>, const { &$kernel })
             }),
             kernel!("dot_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::Bf16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::Bf16, $decode::<Avx512, $code>, const { &$kernel })
+            }),
+        )*]
+    };
+}
+
+/// What the order of sixteen rows has beside dot products.
+#[cfg(target_arch = "x86_64")]
+macro_rules! sixteens {
+    ($($name:literal $code:ident),*) => {
+        &[$(
+            kernel!("many_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::F32, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("many_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::F16, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("many_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::Bf16, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::F32, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::F16, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::Bf16, decode_rows16::<Avx512, $code>)
             }),
         )*]
     };
@@ -88,9 +131,9 @@ macro_rules! dots {
 /// The dense product of bf16 rows on AMX tiles.
 #[cfg(target_arch = "x86_64")]
 macro_rules! amx {
-    ($($name:literal $code:ident),*) => {
+    ($decode:ident; $($name:literal $code:ident),*) => {
         &[$(kernel!("many_", $name, "_bf16_", "amx", Isa::Amx, |call| {
-            many::run::<Avx512>(call, DType::Bf16, Isa::Amx, decode::<Avx512, $code>)
+            many::run::<Avx512>(call, DType::Bf16, Isa::Amx, $decode::<Avx512, $code>)
         })),*]
     };
 }
@@ -116,16 +159,29 @@ pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(formats);
 /// The kernels that need AMX, and those that need VNNI and do without where it is missing.
 #[cfg(target_arch = "x86_64")]
 pub(super) const NATIVE: &[&[Builtin]] = &[
-    amx! {
+    amx! { decode;
         "affine4" Affine4, "affine8" Affine8, "signed4" Signed4, "q8" Q8, "q4_0" Q4_0, "q4_1" Q4_1, "q5_0" Q5_0,
         "q5_1" Q5_1, "q8_0" Q8_0, "q4_k" Q4K, "q5_k" Q5K, "q6_k" Q6K
     },
-    dots! {
-        "affine4" Affine4 dot::Nibbles<false>, "affine8" Affine8 dot::Bytes<false>,
-        "signed4" Signed4 dot::Nibbles<true>, "q8" Q8 dot::Bytes<true>,
-        "q4_0" Q4_0 dot::Blocks<18, 2, 0, false, 8>, "q4_1" Q4_1 dot::Blocks<20, 4, 0, true, 0>,
-        "q5_0" Q5_0 dot::Blocks<22, 6, 2, false, 16>, "q5_1" Q5_1 dot::Blocks<24, 8, 4, true, 0>,
-        "q8_0" Q8_0 dot::Eights, "q4_k" Q4K dot::Supers<false>, "q5_k" Q5K dot::Supers<true>, "q6_k" Q6K dot::Supers6
+    dots! { decode;
+        "affine4" Affine4 dot::Kernel::of::<dot::Nibbles<false>>(), "affine8" Affine8 dot::Kernel::of::<dot::Bytes<false>>(),
+        "signed4" Signed4 dot::Kernel::of::<dot::Nibbles<true>>(), "q8" Q8 dot::Kernel::of::<dot::Bytes<true>>(),
+        "q4_0" Q4_0 dot::Kernel::of::<dot::Blocks<18, 2, 0, false, 8>>(),
+        "q4_1" Q4_1 dot::Kernel::of::<dot::Blocks<20, 4, 0, true, 0>>(),
+        "q5_0" Q5_0 dot::Kernel::of::<dot::Blocks<22, 6, 2, false, 16>>(),
+        "q5_1" Q5_1 dot::Kernel::of::<dot::Blocks<24, 8, 4, true, 0>>(),
+        "q8_0" Q8_0 dot::Kernel::of::<dot::Eights>(), "q4_k" Q4K dot::Kernel::of::<dot::Supers<false>>(),
+        "q5_k" Q5K dot::Kernel::of::<dot::Supers<true>>(), "q6_k" Q6K dot::Kernel::of::<dot::Supers6>()
+    },
+    amx! { decode_rows16;
+        "q4_0x16" Q4_0, "q4_1x16" Q4_1, "q5_0x16" Q5_0, "q5_1x16" Q5_1, "q8_0x16" Q8_0
+    },
+    dots! { decode_rows16;
+        "q4_0x16" Q4_0 dot::FOURS16, "q4_1x16" Q4_1 dot::FOURS16_MIN, "q5_0x16" Q5_0 dot::FIVES16,
+        "q5_1x16" Q5_1 dot::FIVES16_MIN, "q8_0x16" Q8_0 dot::EIGHTS16
+    },
+    sixteens! {
+        "q4_0x16" Q4_0, "q4_1x16" Q4_1, "q5_0x16" Q5_0, "q5_1x16" Q5_1, "q8_0x16" Q8_0
     },
 ];
 
