@@ -93,7 +93,6 @@ const ROWS: &[WgmmaRow] = rows! {
     2: 128 x 128, 7 stages, 384 threads, 1 an SM, split 4 (90 %), band 12, 640 + 4500;
     3: 64 x 128, 4 stages, 256 threads, 2 an SM, split 2 (100 %), band 16, 400 + 3500;
     3: 64 x 128, 4 stages, 256 threads, 2 an SM, split 4 (90 %), band 16, 400 + 3500;
-    4: 64 x 64, 12 stages, 256 threads, 1 an SM, split 2 (100 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 2 (100 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 4 (90 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 8 (90 %), band 12, 260 + 3000;
