@@ -19,6 +19,7 @@ mod operands;
 use super::call::{KernelCall, KernelFn};
 use super::registry::Builtin;
 use super::rows::for_each_isa;
+use super::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use crate::device::Isa;
 use crate::dtype::DType;
@@ -26,7 +27,11 @@ use crate::quant::formats::{Affine4, Affine8, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, 
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::Avx512;
-use operands::decode;
+#[cfg(target_arch = "x86_64")]
+use dot::{Blocks, Bytes, Eights, Nibbles, Supers, Supers6};
+use operands::{DecodeFn, decode};
+
+pub(super) use operands::dtype;
 
 pub(super) use few::{MAX_ROWS, tile_k, tile_n};
 
@@ -42,17 +47,26 @@ pub(super) fn dot_tile_n(k: u32) -> u32 {
     (DOT_CHUNK / k.max(1)).clamp(16, DOT_TILE) / 16 * 16
 }
 
+/// Hands every code to macro `$then`, in the order of their numbers, with what `dot` reads them as.
+macro_rules! codes {
+    ($then:ident; $($first:tt)*) => {
+        $then! { $($first)*
+        "affine4" Affine4 Nibbles<false>, "affine8" Affine8 Bytes<false>, "signed4" Signed4 Nibbles<true>,
+        "q8" Q8 Bytes<true>, "q4_0" Q4_0 Blocks<18, 2, 0, false, 8>, "q4_1" Q4_1 Blocks<20, 4, 0, true, 0>,
+        "q5_0" Q5_0 Blocks<22, 6, 2, false, 16>, "q5_1" Q5_1 Blocks<24, 8, 4, true, 0>, "q8_0" Q8_0 Eights,
+        "q4_k" Q4K Supers<false>, "q5_k" Q5K Supers<true>, "q6_k" Q6K Supers6 }
+    };
+}
+
 /// Kernels of every format on vectors of `$s`.
 macro_rules! formats {
     ($isa:literal, $which:expr, $s:ty) => {
-        kernels! { $isa, $which, $s;
-        "affine4" Affine4, "affine8" Affine8, "signed4" Signed4, "q8" Q8, "q4_0" Q4_0, "q4_1" Q4_1, "q5_0" Q5_0,
-        "q5_1" Q5_1, "q8_0" Q8_0, "q4_k" Q4K, "q5_k" Q5K, "q6_k" Q6K }
+        codes! { kernels; $isa, $which, $s; }
     };
 }
 
 macro_rules! kernels {
-    ($isa:literal, $which:expr, $s:ty; $($name:literal $code:ident),*) => {
+    ($isa:literal, $which:expr, $s:ty; $($name:literal $code:ident $codes:ty),*) => {
         &[$(
             kernel!("few_", $name, "_f32_", $isa, $which, |call| few::run::<$s>(call, DType::F32, decode::<$s, $code>)),
             kernel!("few_", $name, "_f16_", $isa, $which, |call| few::run::<$s>(call, DType::F16, decode::<$s, $code>)),
@@ -67,7 +81,7 @@ macro_rules! kernels {
     };
 }
 
-/// Whole codes times x in fixed point. The codes as `dot` reads them stand last.
+/// Whole codes times x in fixed point.
 #[cfg(target_arch = "x86_64")]
 macro_rules! dots {
     ($($name:literal $code:ident $codes:ty),*) => {
@@ -88,7 +102,7 @@ macro_rules! dots {
 /// The dense product of bf16 rows on AMX tiles.
 #[cfg(target_arch = "x86_64")]
 macro_rules! amx {
-    ($($name:literal $code:ident),*) => {
+    ($($name:literal $code:ident $codes:ty),*) => {
         &[$(kernel!("many_", $name, "_bf16_", "amx", Isa::Amx, |call| {
             many::run::<Avx512>(call, DType::Bf16, Isa::Amx, decode::<Avx512, $code>)
         })),*]
@@ -115,20 +129,45 @@ pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(formats);
 
 /// The kernels that need AMX, and those that need VNNI and do without where it is missing.
 #[cfg(target_arch = "x86_64")]
-pub(super) const NATIVE: &[&[Builtin]] = &[
-    amx! {
-        "affine4" Affine4, "affine8" Affine8, "signed4" Signed4, "q8" Q8, "q4_0" Q4_0, "q4_1" Q4_1, "q5_0" Q5_0,
-        "q5_1" Q5_1, "q8_0" Q8_0, "q4_k" Q4K, "q5_k" Q5K, "q6_k" Q6K
-    },
-    dots! {
-        "affine4" Affine4 dot::Nibbles<false>, "affine8" Affine8 dot::Bytes<false>,
-        "signed4" Signed4 dot::Nibbles<true>, "q8" Q8 dot::Bytes<true>,
-        "q4_0" Q4_0 dot::Blocks<18, 2, 0, false, 8>, "q4_1" Q4_1 dot::Blocks<20, 4, 0, true, 0>,
-        "q5_0" Q5_0 dot::Blocks<22, 6, 2, false, 16>, "q5_1" Q5_1 dot::Blocks<24, 8, 4, true, 0>,
-        "q8_0" Q8_0 dot::Eights, "q4_k" Q4K dot::Supers<false>, "q5_k" Q5K dot::Supers<true>, "q6_k" Q6K dot::Supers6
-    },
-];
+pub(super) const NATIVE: &[&[Builtin]] = &[codes! { amx; }, codes! { dots; }];
 
 /// No such kernels on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const NATIVE: &[&[Builtin]] = &[];
+
+/// The decoders of every code on vectors of `$s`.
+macro_rules! decoders {
+    ($s:ty; $($name:literal $code:ident $codes:ty),*) => { [$(decode::<$s, $code> as DecodeFn),*] };
+}
+
+/// Every code as `dot` reads it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! dot_kernels {
+    ($($name:literal $code:ident $codes:ty),*) => { [$(dot::Kernel::of::<$codes>()),*] };
+}
+
+/// The decoder of weights by the number of their code; dense f32, f16 and bf16 come after the codes.
+fn decoder<S: Simd>(number: u32) -> DecodeFn {
+    let coded: [DecodeFn; 12] = codes! { decoders; S; };
+    coded.get(number as usize).copied().unwrap_or_else(|| operands::dense::<S>(number))
+}
+
+/// The product of a few rows of f32 with weights of code `number`, decoded in place: as `quantized_few`.
+///
+/// # Safety
+/// The bindings are those of a product with such weights; the processor has `S`.
+pub(super) unsafe fn few<S: Simd>(call: &KernelCall<'_>, number: u32) {
+    // SAFETY: forwarded.
+    unsafe { few::run::<S>(call, DType::F32, decoder::<S>(number)) }
+}
+
+/// The same with whole codes times x in fixed point: as `quantized_dot`.
+///
+/// # Safety
+/// The bindings are those of a product with weights of code `number`, which is not dense; the processor has AVX-512.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn dot(call: &KernelCall<'_>, number: u32) {
+    static KERNELS: [dot::Kernel; 12] = codes! { dot_kernels; };
+    // SAFETY: forwarded.
+    unsafe { dot::run(call, DType::F32, decoder::<Avx512>(number), &KERNELS[number as usize]) }
+}
