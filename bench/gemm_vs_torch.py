@@ -56,24 +56,21 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-class Tessl:
-    """The serving process; one line asked, one answered."""
+class Server:
+    """A serving process; one line asked, one answered."""
 
-    def __init__(self, binary):
-        command = [binary, "--lane", "tessl-cuda", "--device", "cuda", "serve"]
+    def __init__(self, command):
+        self.name = Path(command[0]).name
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello = self._read()
 
     def _read(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("bench_gemm_sweep ended; its own message is above")
+            raise SystemExit(f"{self.name} ended; its own message is above")
         return json.loads(line)
 
-    def ask(self, shape, dtype, layout, iters, plan=None):
-        m, n, k = shape
-        words = [f"{m}x{n}x{k}", dtype, str(max(1, min(iters, 100_000))), layout, "graph"]
-        words += [] if plan is None else [f"plan={plan}"]
+    def send(self, words):
         self.process.stdin.write(" ".join(words) + "\n")
         self.process.stdin.flush()
         return self._read()
@@ -81,6 +78,18 @@ class Tessl:
     def close(self):
         self.process.stdin.close()
         self.process.wait(30)
+
+
+class Tessl(Server):
+    """Products."""
+
+    def __init__(self, binary):
+        super().__init__([binary, "--lane", "tessl-cuda", "--device", "cuda", "serve"])
+
+    def ask(self, shape, dtype, layout, iters, plan=None):
+        m, n, k = shape
+        words = [f"{m}x{n}x{k}", dtype, str(max(1, min(iters, 100_000))), layout, "graph"]
+        return self.send(words + ([] if plan is None else [f"plan={plan}"]))
 
 
 class Torch:
@@ -149,6 +158,27 @@ def tune(tessl, shape, dtype, layout, round_us):
     return sorted(rows, key=lambda r: r["us"]), None
 
 
+def rounds_of(ours, peer, rounds, round_us):
+    """Microseconds of both sides, the sorted ratios, and how far the peer drifted. Both are asked for numbers of calls."""
+    # Warm both, and size the rounds.
+    our_iters = max(1, int(round_us / ours(1)))
+    peer_iters = max(1, int(round_us / peer(1)))
+    ours(our_iters), peer(peer_iters)
+    times = []
+    for i in range(rounds):
+        if i % 2:
+            b = peer(peer_iters)
+            a = ours(our_iters)
+        else:
+            a = ours(our_iters)
+            b = peer(peer_iters)
+        times.append((a, b))
+    mine, theirs = [t[0] for t in times], [t[1] for t in times]
+    half = len(theirs) // 2
+    drift = abs(median(theirs[:half]) / median(theirs[half:]) - 1)
+    return mine, theirs, sorted(b / a for a, b in times), drift
+
+
 def pair(torch, tessl, name, shape, dtype, layout, rounds, round_us):
     m, n, k = shape
     peer = Torch(torch, shape, dtype, layout)
@@ -156,27 +186,7 @@ def pair(torch, tessl, name, shape, dtype, layout, rounds, round_us):
     if "error" in first:
         say(f"{name:<12} {layout} tessl: {first['error']}")
         return None
-    # Warm both, and size the rounds.
-    our_iters = max(1, int(round_us / tessl.ask(shape, dtype, layout, 1)["us"]))
-
-    def ours():
-        return tessl.ask(shape, dtype, layout, our_iters)["us"]
-
-    peer_iters = max(1, int(round_us / peer.run(1)))
-    ours(), peer.run(peer_iters)
-    times = []
-    for i in range(rounds):
-        if i % 2:
-            b = peer.run(peer_iters)
-            a = ours()
-        else:
-            a = ours()
-            b = peer.run(peer_iters)
-        times.append((a, b))
-    mine, theirs = [t[0] for t in times], [t[1] for t in times]
-    ratios = sorted(b / a for a, b in times)
-    half = len(theirs) // 2
-    drift = abs(median(theirs[:half]) / median(theirs[half:]) - 1)
+    mine, theirs, ratios, drift = rounds_of(lambda n: tessl.ask(shape, dtype, layout, n)["us"], peer.run, rounds, round_us)
     ratio = median(ratios) if drift <= DRIFT else None
     row = {
         "suite": "gemm", "name": name, "m": m, "n": n, "k": k, "dtype": dtype, "out": dtype, "layout": layout,

@@ -3,13 +3,15 @@
 
 Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, rows.h, activation.h, turn.h,
 weights.h, for kernels/cuda its *.cuh (ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, once per variant of its
-function constants, and on sm_90 and later with and without -DGPU_PDL where its text has dependent launches. Kernels behind #ifdef ENTRY_<name> are all
+function constants, on sm_90 and later with -DGPU_PDL, as the library does. Kernels behind #ifdef ENTRY_<name> are all
 compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
-spills registers, serialises wgmma (C75xx), has fewer wide loads than WIDE asks for, or, where nvdisasm is found, not the
-instructions that SASS asks for; 2 when NVRTC is missing.
+spills registers, serialises wgmma (C75xx), has fewer wide loads than WIDE asks for, touches memory before it has waited
+for its predecessors (with GPU_PDL), or, where nvdisasm is found, has not the instructions that SASS asks for; 2 when NVRTC
+is missing.
 
 Marks that a kernel file may carry:
     // arch: sm_90a                 compile for these architectures only
+    // after: simt/attention.metal  the functions of that file (its kernels are left out) come before this one
     // variant: TILE=0 STAGES=4     compile with these constants; one line per variant. Without such lines a file is
                                     compiled twice, with each constant 0 and with each constant 1.
 
@@ -44,14 +46,16 @@ WIDE = {
 }
 
 # stem -> [(constants that must hold, instruction, its number in each entry point)]. Four wgmma a step and no more waits
-# than the kernel wrote; no fence for the whole device in a block that publishes nothing.
+# than the kernel wrote (the fifth of attention is that of its branch); no fence for the whole device in a block that
+# publishes nothing.
 SASS = {
     "gemm_wgmma": [
         ({}, r"HGMMA\.", 4),
         ({}, r"WARPGROUP\.DEPBAR", 2),
         ({}, r"USETMAXREG", 2),
         ({"SPLIT": "1"}, r"MEMBAR\.\w+\.GPU", 0),
-    ]
+    ],
+    "attention_wgmma": [({}, r"USETMAXREG", 2), ({}, r"MEMBAR\.\w+\.GPU", 0), ({}, r"WARPGROUP\.DEPBAR", 5)],
 }
 
 # What makes a kernel slow without making it wrong; matched in the log of the compiler and its assembler.
@@ -120,6 +124,7 @@ def assemble(kernels, path):
     if path.endswith(".cu"):
         own = glob.glob(os.path.join(os.path.dirname(path), "*.cuh"))
         headers += sorted(own, key=lambda p: (os.path.basename(p) != "ptx.cuh", p))
+        headers += [os.path.join(kernels, after) for after in re.findall(r"^// after: (.+)$", read(path), re.M)]
     parts = []
     for file in [*headers, path]:
         text = re.sub(r"^#pragma once$", "", read(file), flags=re.M)
@@ -178,6 +183,30 @@ def check_sass(nvdisasm, stem, constants, cubin):
     return problems
 
 
+# What reaches memory that a predecessor may have written or may still read, in PTX and in SASS.
+TOUCHES_PTX = re.compile(r"\b(?:ld|st|atom|red|cp\.async(?!\.(?:commit|wait))|cp\.reduce)\b\S*\.global|\bcp\.async\.bulk\.tensor")
+TOUCHES_SASS = re.compile(r"\b(?:LDG|STG|ATOMG|RED|LDGSTS|UBLKCP|UTMALDG|UTMASTG|LD|ST|ATOM)\b[.\w]*")
+
+
+def check_wait(text, wait, touches):
+    """What is wrong with the wait for predecessors in the code of one entry point, or nothing."""
+    found = text.find(wait)
+    if found < 0:
+        return f"never waits for its predecessors ({wait})"
+    early = touches.search(text[:found])
+    return f"{early.group()} before it waits for its predecessors" if early else ""
+
+
+def check_waits(nvdisasm, ptx, cubin):
+    """One line for each entry point that may run before the data it needs is there."""
+    entries = {re.match(r"\w+", part).group(): part for part in ptx.split(".entry ")[1:]}
+    problems = [f"{name}: {check_wait(text, 'griddepcontrol.wait', TOUCHES_PTX)}" for name, text in entries.items()]
+    if nvdisasm:
+        code = disassemble(nvdisasm, cubin).items()
+        problems += [f"{name}: {check_wait(text, 'ACQBULK', TOUCHES_SASS)}" for name, text in code]
+    return [line for line in problems if not line.endswith(": ")]
+
+
 def has_dependent_launch(arch):
     return int(re.search(r"\d+", arch).group()) >= 90
 
@@ -187,34 +216,37 @@ def check_file(nvrtc, nvdisasm, kernels, path, arch, keep, sample):
     source = assemble(kernels, path)
     stem = os.path.splitext(os.path.basename(path))[0]
     entries = sorted(set(re.findall(r"^#ifdef (ENTRY_\w+)$", source, re.M)))
+    if re.search(r"^// after: ", read(path), re.M):
+        entries.insert(0, "ONE_ENTRY")
     problems, widest, compiled = [], (0, 0), 0
-    dependent = has_dependent_launch(arch) and re.search(r"\bGRID_(WAIT|RELEASE)\b", read(path))
+    pdl = has_dependent_launch(arch) and "GRID_WAIT" in read(path)
     for constants in variants(source)[: 1 if sample else None]:
-        for pdl in [False, True] if dependent and not sample else [False]:
-            options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
-            options += [f"-DFC_{name}={value}" for name, value in constants.items()]
-            options += [f"-D{entry}" for entry in entries]
-            what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
-            error, log, ptx, cubin = nvrtc.compile(source, stem + ".cu", options)
-            compiled += 1
-            if error:
-                problems.append(f"[{what}] {error}\n" + "\n".join(log.strip().splitlines()[:40]))
-                continue
-            warnings = [line for line in log.splitlines() if "warning" in line.lower()]
-            problems += [f"[{what}] {line}" for line in warnings]
-            problems += [f"[{what}] {line}" for line in log.splitlines() if BAD_LOG.search(line)]
-            problems += [f"[{what}] {line}" for line in check_sass(nvdisasm, stem, constants, cubin)]
-            counts = wide_accesses(ptx)
-            widest = max(widest, tuple(map(sum, zip(*counts.values()))))
-            required = WIDE.get(stem)
-            if required and all(constants.get(name) == "1" for name in required[0]):
-                for entry, (loads, stores) in counts.items():
-                    if loads < required[1] or stores < required[2]:
-                        problems.append(f"[{what}] {entry}: {loads} wide loads, {stores} stores; least {required[1:]}")
-            if keep:
-                tag = "_".join([stem, arch, *[f"{n}{v}" for n, v in constants.items()], *(["pdl"] if pdl else [])])
-                with open(os.path.join(keep, tag + ".ptx"), "w", encoding="utf-8") as file:
-                    file.write(ptx)
+        options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
+        options += [f"-DFC_{name}={value}" for name, value in constants.items()]
+        options += [f"-D{entry}" for entry in entries]
+        what = " ".join([*[f"{n}={v}" for n, v in constants.items()], *(["GPU_PDL"] if pdl else [])]) or "plain"
+        error, log, ptx, cubin = nvrtc.compile(source, stem + ".cu", options)
+        compiled += 1
+        if error:
+            problems.append(f"[{what}] {error}\n" + "\n".join(log.strip().splitlines()[:40]))
+            continue
+        warnings = [line for line in log.splitlines() if "warning" in line.lower()]
+        problems += [f"[{what}] {line}" for line in warnings]
+        problems += [f"[{what}] {line}" for line in log.splitlines() if BAD_LOG.search(line)]
+        problems += [f"[{what}] {line}" for line in check_sass(nvdisasm, stem, constants, cubin)]
+        if pdl:
+            problems += [f"[{what}] {line}" for line in check_waits(nvdisasm, ptx, cubin)]
+        counts = wide_accesses(ptx)
+        widest = max(widest, tuple(map(sum, zip(*counts.values()))))
+        required = WIDE.get(stem)
+        if required and all(constants.get(name) == "1" for name in required[0]):
+            for entry, (loads, stores) in counts.items():
+                if loads < required[1] or stores < required[2]:
+                    problems.append(f"[{what}] {entry}: {loads} wide loads, {stores} stores; least {required[1:]}")
+        if keep:
+            tag = "_".join([stem, arch, *[f"{n}{v}" for n, v in constants.items()], *(["pdl"] if pdl else [])])
+            with open(os.path.join(keep, tag + ".ptx"), "w", encoding="utf-8") as file:
+                file.write(ptx)
     return problems, f"{compiled} variants, wide loads {widest[0]}, stores {widest[1]}"
 
 

@@ -53,6 +53,13 @@ pub const VARIABLES: &[Variable] = &[
     var("TESSL_FLUSH_EVERY", "1 to 16384", "256", LIB, "commands packed before a stream submits them by itself"),
     var("TESSL_MID_COMMIT", "number", "0", LIB, "older name of TESSL_FLUSH_EVERY; 0 means its default"),
     var("TESSL_CUDA_LIB", "path", "system loader", LIB, "folder or file of the CUDA driver and NVRTC"),
+    var(
+        "TESSL_DEPENDENT_LAUNCH",
+        "0 or 1",
+        "1",
+        LIB,
+        "CUDA kernels start while those before them end (sm_90 and later)",
+    ),
     var("TESSL_CACHE_DIR", "path", "user's cache folder", LIB, "where compiled kernels are kept"),
     var(
         "TESSL_LOG",

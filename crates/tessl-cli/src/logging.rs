@@ -11,12 +11,12 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends events to stderr: warnings, or what `TESSL_LOG` asks for.
+/// Sends events to stderr: those of `level`, or what `TESSL_LOG` asks for.
 ///
 /// # Errors
 /// `Usage` for text that `TESSL_LOG` does not know.
-pub(crate) fn start() -> Result<()> {
-    let filter = filter(std::env::var("TESSL_LOG").as_deref().unwrap_or(""))?;
+pub(crate) fn start(level: LevelFilter) -> Result<()> {
+    let filter = filter(std::env::var("TESSL_LOG").as_deref().unwrap_or(""), level)?;
     let events = tracing_subscriber::fmt::layer()
         .event_format(Line)
         .with_ansi(false)
@@ -48,11 +48,11 @@ where
     }
 }
 
-fn filter(text: &str) -> Result<Targets> {
-    let bare = Targets::new().with_default(LevelFilter::WARN);
+fn filter(text: &str, level: LevelFilter) -> Result<Targets> {
+    let bare = Targets::new();
     match text.trim() {
-        "" => Ok(bare),
-        "plan" => Ok(bare.with_target("tessl::plan", LevelFilter::DEBUG)),
+        "" => Ok(bare.with_default(level)),
+        "plan" => Ok(bare.with_default(LevelFilter::WARN).with_target("tessl::plan", LevelFilter::DEBUG)),
         text => text.parse().map_err(|_| {
             CliError::Usage(format!(
                 "TESSL_LOG: `{text}` is not plan, off, error, warn, info, debug, trace or a list like tessl::plan=debug,warn"
@@ -67,10 +67,18 @@ mod tests {
 
     #[test]
     fn levels_and_topics() {
+        let filter = |text| filter(text, LevelFilter::WARN);
         assert!(filter("plan").unwrap().would_enable("tessl::plan", &Level::DEBUG));
         assert!(!filter("plan").unwrap().would_enable("tessl::runtime", &Level::DEBUG));
         assert!(filter("").unwrap().would_enable("tessl", &Level::WARN));
         assert!(!filter("off").unwrap().would_enable("tessl", &Level::ERROR));
         assert!(filter("tessl::plan=loud").is_err());
+    }
+
+    #[test]
+    fn a_quiet_command_speaks_when_asked() {
+        assert!(!filter("", LevelFilter::OFF).unwrap().would_enable("tessl", &Level::ERROR));
+        assert!(filter("warn", LevelFilter::OFF).unwrap().would_enable("tessl", &Level::WARN));
+        assert!(filter("plan", LevelFilter::OFF).unwrap().would_enable("tessl::plan", &Level::DEBUG));
     }
 }

@@ -10,8 +10,9 @@ use crate::data::{Mem, Placed, compare, format_of};
 use crate::env::Env;
 use data::Data;
 use tessl::nn::{Attention, Start};
-use tessl::plan::Desc;
+use tessl::plan::{Desc, Plan};
 use tessl::{BufferKind, DType, Scalar, Stream, Tensor};
+use tessl_oracle::bound::Weights;
 use tessl_oracle::{Key, Scores, attention, bound};
 
 /// Where queries stand.
@@ -131,7 +132,7 @@ impl AttentionProblem {
         self.kv_heads * self.group
     }
 
-    /// Runs the problem twice and compares: values, slack, bits.
+    /// Runs every plan that takes the problem twice and compares: values, slack, bits.
     ///
     /// # Errors
     /// What was wrong, with the problem.
@@ -152,20 +153,29 @@ impl AttentionProblem {
         let y = out.view()?;
         let op = self.op(&views, &y);
         self.cover(mem.env, &op)?;
-        let mut runs = Vec::new();
-        for _ in 0..2 {
-            out.fill_output(mem, |_| f64::NAN)?;
-            run(&op, mem.stream.as_deref_mut()).map_err(|e| e.to_string())?;
-            if mem.env.computes {
-                runs.push(out.fetch_output()?);
+        for plan in self.plans(mem.env, &op)? {
+            let op = op.clone().with_plan(&plan);
+            let mut runs = Vec::new();
+            for _ in 0..2 {
+                out.fill_output(mem, |_| f64::NAN)?;
+                run(&op, mem.stream.as_deref_mut()).map_err(|e| format!("{}: {e}", plan.reason))?;
+                if mem.env.computes {
+                    runs.push(out.fetch_output()?);
+                }
             }
+            let [first, second] = runs.as_slice() else { continue };
+            if first != second {
+                return Err(format!("{}: two runs differ", plan.reason));
+            }
+            let want = self.want(&data, weights_of(&plan, self.dtype));
+            compare(self.dtype, first, &data.q_shape, |at| want[at]).map_err(|e| format!("{}: {e}", plan.reason))?;
         }
-        let [first, second] = runs.as_slice() else { return Ok(()) };
-        if first != second {
-            return Err("two runs differ".into());
-        }
-        let want = self.want(&data);
-        compare(self.dtype, first, &data.q_shape, |at| want[at])
+        Ok(())
+    }
+
+    fn plans(&self, env: &Env, op: &Attention<'_>) -> Result<Vec<Plan>, String> {
+        let desc = op.desc().map_err(|e| e.to_string())?;
+        tessl::plan::candidates(&Desc::Attention(desc), env.rt.profile()).map_err(|e| e.to_string())
     }
 
     fn op<'a>(&self, t: &'a [Tensor], out: &'a Tensor) -> Attention<'a> {
@@ -222,7 +232,7 @@ impl AttentionProblem {
     }
 
     /// Value and error of every element of out.
-    fn want(&self, data: &Data) -> Vec<(f64, f64)> {
+    fn want(&self, data: &Data, form: Weights) -> Vec<(f64, f64)> {
         let (heads, dim) = (self.heads(), self.dim);
         let mut all = vec![(f64::NAN, 0.0); data.q_shape.iter().product()];
         #[allow(clippy::cast_possible_truncation)] // The default is an f32, too.
@@ -241,11 +251,7 @@ impl AttentionProblem {
                 let row = ((sequence.first_query + t) * heads + h) * dim;
                 let q = &data.inputs[0][row..][..dim];
                 let values = attention(q, &keys, scores, dim);
-                let errors = if keys.is_empty() {
-                    vec![0.0; dim]
-                } else {
-                    bound::attention(q, &keys, scores, self.dtype == DType::Bf16)
-                };
+                let errors = if keys.is_empty() { vec![0.0; dim] } else { bound::attention(q, &keys, scores, form) };
                 for ((to, value), error) in all[row..][..dim].iter_mut().zip(values).zip(errors) {
                     *to = (value, error);
                 }
@@ -271,6 +277,15 @@ impl AttentionProblem {
             DType::U8 => (value != 0.0).then_some(0.0),
             _ => (value != f64::NEG_INFINITY).then_some(value),
         }
+    }
+}
+
+/// How the kernel of a plan rounds weights.
+pub fn weights_of(plan: &Plan, dtype: DType) -> Weights {
+    match dtype {
+        _ if plan.kernel.module == "attention_wgmma" => Weights::Rounded(format_of(dtype)),
+        DType::Bf16 => Weights::TwoBf16,
+        _ => Weights::Single,
     }
 }
 

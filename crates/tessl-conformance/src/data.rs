@@ -55,6 +55,8 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8], at: usize) -> f64 {
         DType::F32 => f64::from(f32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
         DType::F16 => f16::from_ne_bytes([b[0], b[1]]).to_f64(),
         DType::Bf16 => bf16::from_ne_bytes([b[0], b[1]]).to_f64(),
+        DType::F8E4M3 => F8E4M3::from_bits(b[0]).to_f64(),
+        DType::F8E5M2 => F8E5M2::from_bits(b[0]).to_f64(),
         DType::U8 => f64::from(b[0]),
         DType::U32 => f64::from(u32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
         DType::I32 => f64::from(i32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
@@ -64,7 +66,7 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8], at: usize) -> f64 {
 
 /// `x` as the nearest value of `dtype`; whole numbers of integer types stay.
 pub(crate) fn representable(dtype: DType, x: f64) -> f64 {
-    if dtype.is_float() { format_of(dtype).round(x) } else { x }
+    if matches!(dtype, DType::I32 | DType::U32 | DType::I8 | DType::U8) { x } else { format_of(dtype).round(x) }
 }
 
 fn text(error: tessl::Error) -> String {
@@ -109,6 +111,8 @@ pub(crate) fn read_bytes(tensor: &Tensor) -> Result<Vec<u8>, String> {
         DType::F32 => read!(f32).map_err(text),
         DType::F16 => read!(f16).map_err(text),
         DType::Bf16 => read!(bf16).map_err(text),
+        DType::F8E4M3 => read!(F8E4M3).map_err(text),
+        DType::F8E5M2 => read!(F8E5M2).map_err(text),
         DType::U8 => read!(u8).map_err(text),
         DType::U32 => read!(u32).map_err(text),
         DType::I32 => read!(i32).map_err(text),
@@ -319,6 +323,7 @@ pub(crate) fn compare(
         } else if error == 0.0 {
             got == representable(dtype, exact)
         } else {
+            let exact = format_of(dtype).saturated(exact);
             (got - exact).abs() <= tessl_oracle::bound::stored(error, exact, format_of(dtype))
         };
         if !right {

@@ -138,8 +138,13 @@ pub(crate) const INT8_PAIRS: [(DType, DType); 4] =
     [(DType::I8, DType::I32), (DType::I8, DType::F32), (DType::I8, DType::F16), (DType::I8, DType::Bf16)];
 
 /// Products of fp8; the kernels take both formats, and the cases mix them.
-pub(crate) const FP8_PAIRS: [(DType, DType); 3] =
-    [(DType::F8E4M3, DType::F32), (DType::F8E4M3, DType::F16), (DType::F8E4M3, DType::Bf16)];
+pub(crate) const FP8_PAIRS: [(DType, DType); 5] = [
+    (DType::F8E4M3, DType::F32),
+    (DType::F8E4M3, DType::F16),
+    (DType::F8E4M3, DType::Bf16),
+    (DType::F8E4M3, DType::F8E4M3),
+    (DType::F8E4M3, DType::F8E5M2),
+];
 
 /// Data and weight types of rms_norm.
 pub const NORM_PAIRS: [(DType, DType); 5] = [

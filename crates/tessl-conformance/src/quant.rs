@@ -2,6 +2,7 @@
 
 mod known;
 mod lookup;
+mod rows16;
 pub(crate) mod weights;
 
 pub use lookup::QuantEmbedProblem;
@@ -42,6 +43,8 @@ pub struct QuantProblem {
     pub k: usize,
     /// How weights are coded.
     pub format: QFormat,
+    /// The order of their bytes.
+    pub layout: QLayout,
     /// Type of factors that lie apart.
     pub factors: DType,
     /// Type of x.
@@ -75,6 +78,7 @@ impl QuantProblem {
             n,
             k,
             format,
+            layout: QLayout::Rows,
             factors: DType::F16,
             input,
             output: input,
@@ -113,7 +117,8 @@ impl QuantProblem {
             .iter()
             .map(|&n| Matrix::random(&mut rng, self.format, self.factors, [n, self.k], self.whole))
             .collect();
-        let weights: Vec<QTensor> = matrices.iter().map(|w| w.place(&mem.env.rt)).collect::<Result<_, _>>()?;
+        let weights: Vec<QTensor> =
+            matrices.iter().map(|w| w.place(&mem.env.rt, self.layout)).collect::<Result<_, _>>()?;
         let number = |rng: &mut Rng, dtype: DType| {
             if self.whole { rng.integer(-2, 2) } else { representable(dtype, rng.normal()) }
         };
@@ -403,7 +408,7 @@ fn special(env: &Env, format: QFormat) -> Result<(), String> {
         let (n, k) = (5, 2 * format.group());
         let mut rng = Rng::new(7);
         let matrix = Matrix::random(&mut rng, format, DType::F32, [n, k], false);
-        let w = matrix.place(&env.rt)?;
+        let w = matrix.place(&env.rt, QLayout::Rows)?;
         let mut x = vec![1.0f32; m * k];
         (x[k - 1], x[(m - 1) * k]) = (f32::NAN, 1.0);
         let text = |e: tessl::Error| e.to_string();
@@ -437,6 +442,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let op = QuantOp::Matmul.name();
     cases.push(Case::new(format!("{op}/special"), op, all).tagged(&["quick"]));
     cases.extend(lookup::cases());
+    cases.extend(rows16::cases());
     cases
 }
 

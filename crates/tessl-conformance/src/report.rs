@@ -3,6 +3,7 @@
 use crate::env::Env;
 use crate::rows::Row;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One case of a report.
 #[derive(Clone, Debug, Serialize)]
@@ -74,8 +75,13 @@ impl Report {
         }
     }
 
-    pub(crate) fn finish(&mut self, env: &Env) {
-        let taken = env.coverage();
+    /// Sums the coverage of environments on the same device.
+    pub(crate) fn finish(&mut self, envs: &[Env]) {
+        let mut taken = BTreeMap::new();
+        for (row, count) in envs.iter().flat_map(Env::coverage) {
+            *taken.entry(row).or_insert(0) += count;
+        }
+        let env = &envs[0];
         let reachable = env.gemm_rows().keys().chain(env.norm_rows().keys()).chain(env.nn_rows().keys());
         self.uncovered = reachable.filter(|row| !taken.contains_key(row)).cloned().collect();
         self.coverage = taken.into_iter().map(|(row, count)| Covered { row, count }).collect();

@@ -3,6 +3,8 @@
 use crate::env::{Env, Outcome};
 use crate::report::{Entry, Report};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 type Body = Box<dyn Fn(&Env) -> Outcome + Send + Sync>;
@@ -116,23 +118,55 @@ impl Suite {
     }
 
     /// Runs the cases in order, telling `progress` of each.
-    pub fn run(&self, env: &Env, mut progress: impl FnMut(&Case, &Outcome)) -> Report {
-        let mut report = Report::new(env);
-        for case in &self.cases {
-            let start = Instant::now();
-            let outcome = case.run(env);
-            let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-            progress(case, &outcome);
-            let entry = |message: &str| Entry { name: case.name.clone(), message: message.to_owned(), millis };
-            match &outcome {
-                Outcome::Passed => report.passed.push(entry("")),
+    pub fn run(&self, env: &Env, progress: impl FnMut(&Case, &Outcome) + Send) -> Report {
+        self.run_in(std::slice::from_ref(env), progress)
+    }
+
+    /// Runs the cases on as many threads as there are environments, each with its own runtime on the same device. Where
+    /// kernels are compiled at run time, most of the time is compilation, and this is the way to use all cores for it.
+    /// The report lists the cases in order and sums the coverage.
+    ///
+    /// # Panics
+    /// When `envs` is empty.
+    pub fn run_in(&self, envs: &[Env], progress: impl FnMut(&Case, &Outcome) + Send) -> Report {
+        let next = AtomicUsize::new(0);
+        let done: Mutex<(_, Vec<Done>)> = Mutex::new((progress, Vec::with_capacity(self.cases.len())));
+        let work = |env: &Env| {
+            while let Some(at) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < self.cases.len()) {
+                let start = Instant::now();
+                let outcome = self.cases[at].run(env);
+                let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let (progress, list) = &mut *done.lock().unwrap_or_else(PoisonError::into_inner);
+                progress(&self.cases[at], &outcome);
+                list.push(Done { at, outcome, millis });
+            }
+        };
+        let (first, others) = envs.split_first().expect("an environment");
+        std::thread::scope(|scope| {
+            others.iter().for_each(|env| drop(scope.spawn(|| work(env))));
+            work(first);
+        });
+        let (_, mut list) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        list.sort_unstable_by_key(|d| d.at);
+        let mut report = Report::new(first);
+        for Done { at, outcome, millis } in list {
+            let entry = |message: String| Entry { name: self.cases[at].name.clone(), message, millis };
+            match outcome {
+                Outcome::Passed => report.passed.push(entry(String::new())),
                 Outcome::Failed(message) => report.failed.push(entry(message)),
                 Outcome::Skipped(reason) => report.skipped.push(entry(reason)),
             }
         }
-        report.finish(env);
+        report.finish(envs);
         report
     }
+}
+
+/// A case that has run.
+struct Done {
+    at: usize,
+    outcome: Outcome,
+    millis: u64,
 }
 
 /// Runs all cases that `keep` accepts.

@@ -14,7 +14,7 @@ mod weights;
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use error::{LlmError, Result};
 pub use file::WeightFile;
-pub use model::Model;
+pub use model::{LoadOptions, Model};
 pub use random::Shape;
 pub use session::{Sampling, Session};
 pub use tokenizer::{Message, Role, TokenStream, Tokenizer};

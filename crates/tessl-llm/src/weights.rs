@@ -177,7 +177,8 @@ impl Weights for Loader<'_> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
-        let matrix = QTensor::from_bytes(self.rt, format, &[rows, columns], &self.bytes(info)?)?;
+        let layout = QTensor::best_layout(self.rt, format, rows);
+        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &self.bytes(info)?)?;
         Ok(Matrix::Quantized(Box::new(matrix)))
     }
 

@@ -200,6 +200,17 @@ pub fn normed_product(k: usize, magnitude: f64) -> f64 {
     quant(k, magnitude, 0.0) + magnitude * (0.5 * (sum(k) + 3.0 * U) + 10.0 * U)
 }
 
+/// In what form the weights of an attention are multiplied with the values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Weights {
+    /// f32.
+    Single,
+    /// The sum of two bf16 numbers.
+    TwoBf16,
+    /// Rounded to nearest.
+    Rounded(Format),
+}
+
 /// Largest errors of one row of attention before the store.
 ///
 /// A product of `dim` elements has the error of [`sum`], its score that of [`score`]. The error of a score, the rounding of
@@ -208,8 +219,9 @@ pub fn normed_product(k: usize, magnitude: f64) -> f64 {
 /// exponential: a relative error of 10u each time, all of them independent, and the roundings of distances that add up to the
 /// range of the scores. The sum of weights has the weighted mean of these errors and [`sum`] of its terms, so has the sum of
 /// values; 8u are for the sink, the division and the last product. Weights below the normal range may be flushed to 0.
-/// Weights of bf16 (`halves`) may be sums of two bf16 numbers: each rounds by 2^-9 of what is left, and 2^-17 covers it.
-pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, halves: bool) -> Vec<f64> {
+/// Matrix units take weights in another form, see [`Weights`]: its error is relative to each weight, and below the normal
+/// range of that form absolute, for weights whose largest is 1 or above.
+pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, form: Weights) -> Vec<f64> {
     let (n, dim) = (keys.len(), q.len());
     let t = scores.of(q, keys);
     let weights = scores.weights(&t);
@@ -228,10 +240,16 @@ pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, halves: bool) -> V
         .map(|x| if x.is_finite() { x } else { 0.0 })
         .collect();
     let mean: f64 = weights.iter().zip(&relative).map(|(w, r)| w * r).sum();
-    let common = mean + 2.0 * sum(n) + 8.0 * U + if halves { 2f64.powi(-17) } else { 0.0 };
+    let (rounded, least) = match form {
+        Weights::Single => (0.0, 0.0),
+        // Each of the two rounds by 2^-9 of what is left.
+        Weights::TwoBf16 => (2f64.powi(-17), 0.0),
+        Weights::Rounded(format) => (0.5 * format.spacing(1.0), 0.5 * format.spacing(0.0)),
+    };
+    let common = mean + 2.0 * sum(n) + 8.0 * U + rounded;
     let element = |d: usize| {
         let terms = weights.iter().zip(&relative).zip(keys);
-        terms.map(|((w, r), key)| (w * (r + common) + 2f64.powi(-125)) * key.v[d].abs()).sum::<f64>()
+        terms.map(|((w, r), key)| (w * (r + common) + 2f64.powi(-125) + least) * key.v[d].abs()).sum::<f64>()
     };
     (0..keys.first().map_or(0, |key| key.v.len())).map(element).collect()
 }

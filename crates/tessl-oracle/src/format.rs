@@ -9,19 +9,21 @@ pub struct Format {
     pub min_exponent: i32,
     /// Exponent of the largest number.
     pub max_exponent: i32,
+    /// The largest number, where what lies past it, infinity too, is stored as it; elsewhere that becomes infinity.
+    pub saturates_at: Option<u32>,
 }
 
 impl Format {
     /// IEEE binary32.
-    pub const F32: Format = Format { bits: 24, min_exponent: -126, max_exponent: 127 };
+    pub const F32: Format = Format { bits: 24, min_exponent: -126, max_exponent: 127, saturates_at: None };
     /// IEEE binary16.
-    pub const F16: Format = Format { bits: 11, min_exponent: -14, max_exponent: 15 };
+    pub const F16: Format = Format { bits: 11, min_exponent: -14, max_exponent: 15, saturates_at: None };
     /// bfloat16.
-    pub const BF16: Format = Format { bits: 8, min_exponent: -126, max_exponent: 127 };
-    /// OCP fp8 e4m3. Its largest number is 448: the encoding after that, 480 here, is NaN.
-    pub const F8E4M3: Format = Format { bits: 4, min_exponent: -6, max_exponent: 8 };
+    pub const BF16: Format = Format { bits: 8, min_exponent: -126, max_exponent: 127, saturates_at: None };
+    /// OCP fp8 e4m3: the encoding after its largest number is NaN.
+    pub const F8E4M3: Format = Format { bits: 4, min_exponent: -6, max_exponent: 8, saturates_at: Some(448) };
     /// OCP fp8 e5m2.
-    pub const F8E5M2: Format = Format { bits: 3, min_exponent: -14, max_exponent: 15 };
+    pub const F8E5M2: Format = Format { bits: 3, min_exponent: -14, max_exponent: 15, saturates_at: Some(57344) };
 
     /// Half the distance between 1 and the next number: the largest relative error of one rounding.
     pub fn unit_roundoff(self) -> f64 {
@@ -36,11 +38,17 @@ impl Format {
 
     /// Largest finite number.
     pub fn max(self) -> f64 {
-        (2.0 - 2f64.powi(1 - self.bits)) * 2f64.powi(self.max_exponent)
+        self.saturates_at.map_or((2.0 - 2f64.powi(1 - self.bits)) * 2f64.powi(self.max_exponent), f64::from)
     }
 
-    /// `x` to the nearest number of this format, ties to even; past the range infinity.
+    /// What is stored of `x` before it is rounded: in formats that saturate, a number of their range or NaN.
+    pub fn saturated(self, x: f64) -> f64 {
+        if self.saturates_at.is_some() { x.clamp(-self.max(), self.max()) } else { x }
+    }
+
+    /// `x` to the nearest number of this format, ties to even; past the range infinity, or the largest number.
     pub fn round(self, x: f64) -> f64 {
+        let x = self.saturated(x);
         if x == 0.0 || !x.is_finite() {
             return x;
         }
@@ -87,6 +95,11 @@ mod tests {
         assert_eq!((h.round(65519.0), h.round(65520.0)), (65504.0, f64::INFINITY));
         assert_eq!((h.round(2049.0), h.round(2051.0)), (2048.0, 2052.0));
         assert_eq!(h.round(2f64.powi(-25)), 0.0);
+        for (f, max, least) in [(Format::F8E4M3, 448.0, 2f64.powi(-9)), (Format::F8E5M2, 57344.0, 2f64.powi(-16))] {
+            assert_eq!([f.round(max), f.round(max * 1.2), f.round(-f64::INFINITY)], [max, max, -max]);
+            assert_eq!([f.round(least), f.round(least * 0.5), f.round(least * 0.51)], [least, 0.0, least]);
+            assert!(f.round(f64::NAN).is_nan());
+        }
         assert_eq!(h.round(1.5 * 2f64.powi(-24)), 2f64.powi(-23));
         let b = Format::BF16;
         assert_eq!((b.round(257.0), b.round(259.0)), (256.0, 260.0));

@@ -130,8 +130,8 @@ args! {
         groups: u32,
         /// Sums of 128 steps are multiplied by scales of A (1 x 128) and B (128 x 128) (1).
         block_scales: u32,
-        /// Keeps the size a multiple of eight bytes.
-        unused: u32,
+        /// Type of C's 8-bit elements.
+        c_type: u32,
     }
     /// Copies B to the order in which the CPU's kernels read it.
     struct PackArgs {

@@ -32,6 +32,7 @@ pub struct RuntimeOptions {
     pub(crate) isa: Option<Isa>,
     pub(crate) cuda_lib: Option<PathBuf>,
     pub(crate) cache_dir: Option<PathBuf>,
+    pub(crate) dependent_launch: Option<bool>,
     pub(crate) graphs: GraphOptions,
 }
 
@@ -148,6 +149,13 @@ impl RuntimeOptions {
         self
     }
 
+    /// Whether CUDA kernels may start while those before them end, on GPUs that can (`TESSL_DEPENDENT_LAUNCH`; on by
+    /// default). Kernels wait for the data of their predecessors in either case; results are the same, bit for bit.
+    pub fn dependent_launch(mut self, on: bool) -> Self {
+        self.dependent_launch = Some(on);
+        self
+    }
+
     /// How graphs are kept on Metal.
     pub fn graphs(mut self, graphs: GraphOptions) -> Self {
         self.graphs = graphs;
@@ -213,6 +221,7 @@ impl RuntimeOptions {
             // Read elsewhere: by the test runner, the command line, the benchmarks and the build script.
             "LOG" | "REQUIRE" | "SKIP_LOG" | "SIM_SEED" | "SIM_SANITIZE" | "SKIP_AOT" | "GEMM_TUNE" | "WRITE_ARGS"
             | "SIM_CXX" | "BLESS" => {}
+            "DEPENDENT_LAUNCH" => or_set(&mut self.dependent_launch, switch("TESSL_DEPENDENT_LAUNCH", value)?),
             "DECODE_ICB" => or_set(&mut self.graphs.indirect, switch("TESSL_DECODE_ICB", value)?),
             "ICB_FREEZE_BINDS" => or_set(&mut self.graphs.freeze_binds, switch("TESSL_ICB_FREEZE_BINDS", value)?),
             "ICB_RANGE_BATCH" => or_set(&mut self.graphs.range_batch, switch("TESSL_ICB_RANGE_BATCH", value)?),

@@ -4,6 +4,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::memory::BufferKind;
 use crate::quant::host::{self, factors_from_f32, factors_to_f32};
+use crate::quant::rows16::{Parts, ROWS};
 use crate::quant::{QFormat, QLayout};
 use crate::runtime::GpuRuntime;
 use crate::tensor::{Dims, Tensor};
@@ -119,6 +120,21 @@ impl QTensor {
     /// `Shape` when K is not whole blocks or `bytes` has another length, `Unsupported` for formats whose factors lie apart
     /// (see [`from_parts`](Self::from_parts)), `OutOfMemory`.
     pub fn from_bytes(rt: &GpuRuntime, format: QFormat, shape: &[usize], bytes: &[u8]) -> Result<Self> {
+        Self::from_bytes_as(rt, format, QLayout::Rows, shape, bytes)
+    }
+
+    /// As [`from_bytes`](Self::from_bytes), in another order than that of the file: less work than [`repack`](Self::repack)
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn from_bytes_as(
+        rt: &GpuRuntime,
+        format: QFormat,
+        layout: QLayout,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<Self> {
         let op = "QTensor::from_bytes";
         format.check(op)?;
         if format.factors() > 0 {
@@ -131,7 +147,12 @@ impl QTensor {
             let expected = format!("{format} {shape:?} has {}", wanted.map_or("more".into(), |w| w.to_string()));
             return Err(Error::shape(op, "bytes", format_args!("{} bytes", bytes.len()), expected));
         }
-        Self::upload(rt, format, shape, bytes, None)
+        if layout == QLayout::Rows {
+            return Self::upload(rt, format, shape, bytes, None);
+        }
+        let parts = check_rows16(op, format, shape[shape.len() - 2], rt)?;
+        let together = parts.interleave(bytes, shape[shape.len() - 1] / format.group());
+        Ok(QTensor { layout, ..Self::upload(rt, format, shape, &together, None)? })
     }
 
     /// Codes the weights of a float matrix `[N, K]` (or stack), on the host; waits for its writers. Factors beside the codes
@@ -187,18 +208,75 @@ impl QTensor {
         let factor = |i: usize| -> Result<Vec<f32>> {
             self.factors.get(i).map_or(Ok(Vec::new()), |t| Ok(factors_to_f32(t.dtype(), &read_bytes(t)?)))
         };
-        let weights = host::unpack(self.format, &read_bytes(&self.codes)?, &factor(0)?, &factor(1)?);
+        let codes = self.by_rows(read_bytes(&self.codes)?);
+        let weights = host::unpack(self.format, &codes, &factor(0)?, &factor(1)?);
         self.codes.runtime().from_slice(&weights, &self.shape)
+    }
+
+    /// The same weights in another order, as a copy in a Hot buffer; made on the host, once, when a model is loaded. Products
+    /// and lookups have the same results up to the order of their sums; a device without kernels for the order refuses it.
+    ///
+    /// ```
+    /// use tessl::{Device, GpuRuntime, QFormat, QLayout, QTensor};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let q = QTensor::from_bytes(&rt, QFormat::Q4_0, &[16, 32], &[7; 16 * 18])?;
+    /// let side_by_side = q.repack(QLayout::Rows16)?;
+    /// assert_eq!(side_by_side.dequantize()?.read::<f32>()?, q.dequantize()?.read::<f32>()?);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Unsupported` for a format that the order is not for, `Shape` for rows that are not whole sixteens, and what reading and
+    /// allocating report.
+    pub fn repack(&self, layout: QLayout) -> Result<QTensor> {
+        let op = "QTensor::repack";
+        if layout == self.layout {
+            return Ok(self.clone());
+        }
+        let parts = check_rows16(op, self.format, self.shape[self.shape.len() - 2], self.runtime())?;
+        let bytes = self.by_rows(read_bytes(&self.codes)?);
+        let bytes = match layout {
+            QLayout::Rows => bytes,
+            QLayout::Rows16 => parts.interleave(&bytes, self.blocks()),
+        };
+        let codes = write_bytes(self.runtime(), self.codes.dtype(), self.codes.shape(), &bytes)?;
+        Ok(QTensor { layout, codes, ..self.clone() })
+    }
+
+    /// The order in which products on this device read matrices of so many rows fastest: it pays where weights are used often.
+    pub fn best_layout(rt: &GpuRuntime, format: QFormat, rows: usize) -> QLayout {
+        match Parts::of(format) {
+            Some(_) if rows.is_multiple_of(ROWS) => crate::device::best_layout(rt.profile()),
+            _ => QLayout::Rows,
+        }
+    }
+
+    /// Blocks of a row.
+    fn blocks(&self) -> usize {
+        self.shape[self.shape.len() - 1] / self.format.group()
+    }
+
+    /// The bytes of this tensor's codes, one row after the other.
+    fn by_rows(&self, codes: Vec<u8>) -> Vec<u8> {
+        match (self.layout, Parts::of(self.format)) {
+            (QLayout::Rows16, Some(parts)) => parts.restore(&codes, self.blocks()),
+            _ => codes,
+        }
     }
 
     /// `length` indices of axis `axis` from `start`: rows of a matrix, or matrices and rows of a stack. K is never cut.
     ///
     /// # Errors
-    /// `Shape` for an axis that does not exist or is K, and a range that passes the end.
+    /// `Shape` for an axis that does not exist or is K, a range that passes the end, and rows of [`QLayout::Rows16`] that are not
+    /// whole sixteens.
     pub fn narrow(&self, axis: usize, start: usize, length: usize) -> Result<QTensor> {
+        let op = "QTensor::narrow";
         if axis + 1 >= self.shape.len() {
-            let expected = "rows (or matrices of a stack) can be narrowed, K cannot";
-            return Err(Error::shape("QTensor::narrow", "axis", axis, expected));
+            return Err(Error::shape(op, "axis", axis, "rows (or matrices of a stack) can be narrowed, K cannot"));
+        }
+        if self.layout == QLayout::Rows16 && axis + 2 == self.shape.len() {
+            check_sixteens(op, start)?;
+            check_sixteens(op, length)?;
         }
         let mut view = self.clone();
         view.codes = self.codes.narrow(axis, start, length)?;
@@ -286,6 +364,24 @@ fn row_bytes(op: &'static str, format: QFormat, shape: &[usize]) -> Result<usize
     };
     format.check_k(op, "shape", k)?;
     Ok(k / format.group() * format.group_bytes())
+}
+
+/// The parts of a format whose rows can lie side by side, if there are whole sixteens of them.
+fn check_rows16(op: &'static str, format: QFormat, rows: usize, rt: &GpuRuntime) -> Result<Parts> {
+    let Some(parts) = Parts::of(format) else {
+        let what = format!("{format} in layout {}", QLayout::Rows16.name());
+        return Err(Error::unsupported(op, what, rt.info().kind.name()));
+    };
+    check_sixteens(op, rows)?;
+    Ok(parts)
+}
+
+/// Refuses a number of rows that is not whole sixteens.
+fn check_sixteens(op: &'static str, rows: usize) -> Result<()> {
+    if rows.is_multiple_of(ROWS) {
+        return Ok(());
+    }
+    Err(Error::shape(op, "rows", rows, format!("layout {} is of sixteens", QLayout::Rows16.name())))
 }
 
 /// Rows of a part lie one after the other; matrices of a stack may lie apart.

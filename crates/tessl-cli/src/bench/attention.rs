@@ -5,8 +5,11 @@ use super::{Data, Mode, NormArgs, Samples, Work, data, measure};
 use crate::error::{CliError, Result};
 use serde_json::{Value, json};
 use tessl::nn::Attention;
+use tessl::plan::{Desc, Plan};
 use tessl::{BufferKind, DType, DeviceKind, GpuRuntime, Stream, Tensor};
-use tessl_oracle::{Format, Key, Scores, attention, bound};
+use tessl_conformance::attention::weights_of;
+use tessl_conformance::format_of;
+use tessl_oracle::{Key, Scores, attention, bound};
 
 /// Queries, keys, query heads, key heads, elements of a head. Prefills are causal.
 const SHAPES: [[usize; 5]; 5] = [
@@ -21,8 +24,47 @@ const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 const MAX_BYTES: u64 = 512 << 20;
 const MAX_SETS: u64 = 64;
 
+/// One attention to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    /// Sequences, queries, keys, query heads, key heads, elements of a head.
+    pub(super) shape: [usize; 6],
+    /// Type of q, k, v and out.
+    pub(super) dtype: DType,
+    /// A query sees the keys up to its place; the last one stands at the last key.
+    pub(super) causal: bool,
+    /// And only so many.
+    pub(super) window: Option<u32>,
+}
+
+impl Form {
+    /// The keys that query `t` sees.
+    fn seen(&self, t: usize) -> std::ops::Range<usize> {
+        let [_, queries, keys, ..] = self.shape;
+        if !self.causal {
+            return 0..keys;
+        }
+        let end = (keys + t + 1).saturating_sub(queries);
+        end.saturating_sub(self.window.map_or(end, |w| w as usize))..end
+    }
+
+    /// Two products of each head's elements for each score that is needed.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn flop(&self) -> f64 {
+        let [batch, queries, _, heads, _, dim] = self.shape;
+        4.0 * (0..queries).map(|t| self.seen(t).len()).sum::<usize>() as f64 * (batch * heads * dim) as f64
+    }
+
+    /// Bytes of q, k, v and out.
+    pub(super) fn bytes(&self) -> u64 {
+        let [batch, queries, keys, heads, kv_heads, dim] = self.shape;
+        (batch * (2 * keys * kv_heads + 2 * queries * heads) * dim * self.dtype.size()) as u64
+    }
+}
+
 /// Copies of q, k, v and out.
-struct Attend {
+pub(super) struct Attend {
+    form: Form,
     sets: Vec<[Tensor; 4]>,
     at: usize,
 }
@@ -43,14 +85,14 @@ pub fn attention_sweep(args: &NormArgs, mut show: impl FnMut(&str)) -> Result<Ve
     for shape in SHAPES {
         for (dtype, mode) in TYPES.into_iter().flat_map(|d| [Mode::Solo, Mode::Batched, Mode::Graph].map(|m| (d, m))) {
             let [queries, keys, heads, kv_heads, dim] = shape;
-            let mut work = Attend::new(&rt, &data, dtype, shape)?;
+            let form = Form { shape: [1, queries, keys, heads, kv_heads, dim], dtype, causal: true, window: None };
+            let mut work = Attend::new(&rt, &data, form)?;
             let samples = measure(&rt, &mut work, mode, warmup, iters)?;
-            work.check(&rt, dtype)?;
-            // Half of the scores of a causal prefill are not needed.
-            let flop = if queries == 1 { 4.0 } else { 2.0 } * (queries * keys * heads * dim) as f64;
-            let bytes = (2 * keys * kv_heads + 2 * queries * heads) * dim * dtype.size();
+            let plan = tessl::plan::plan(&work.desc()?, rt.profile())?;
+            rt.synchronize()?;
+            work.check(work.at, &plan)?;
             let us = samples.median();
-            let (tflops, gbps) = (flop / us / 1e6, bytes as f64 / us / 1e3);
+            let (tflops, gbps) = (form.flop() / us / 1e6, form.bytes() as f64 / us / 1e3);
             let name = format!("{mode:?}").to_lowercase();
             show(&format!(
                 "attention  {:<24} {dtype:<5} {name:<9} {us:>10.2} {:>10.2} {tflops:>8.3} {gbps:>9.1}",
@@ -82,62 +124,69 @@ fn row(
 }
 
 impl Attend {
-    fn new(
-        rt: &GpuRuntime,
-        data: &Data,
-        dtype: DType,
-        [queries, keys, heads, kv_heads, dim]: [usize; 5],
-    ) -> Result<Self> {
-        let bytes = ((2 * keys * kv_heads + 2 * queries * heads) * dim * dtype.size()) as u64;
-        let copies = (2 * data::cache_bytes(rt)).min(MAX_BYTES).div_ceil(bytes).clamp(2, MAX_SETS);
+    pub(super) fn new(rt: &GpuRuntime, data: &Data, form: Form) -> Result<Self> {
+        let [batch, queries, keys, heads, kv_heads, dim] = form.shape;
+        let copies = (2 * data::cache_bytes(rt)).min(MAX_BYTES).div_ceil(form.bytes().max(1)).clamp(2, MAX_SETS);
         let mut sets = Vec::new();
         for seed in 0..usize::try_from(copies).unwrap_or(2) {
             let new = |tokens, heads, salt| -> Result<Tensor> {
-                let t = rt.uninit(dtype, &[1, tokens, heads, dim], BufferKind::Hot)?;
+                let t = rt.uninit(form.dtype, &[batch, tokens, heads, dim], BufferKind::Hot)?;
                 data.fill(&t, 3 * seed + salt)?;
                 Ok(t)
             };
             let (q, k, v) = (new(queries, heads, 0)?, new(keys, kv_heads, 1)?, new(keys, kv_heads, 2)?);
-            let out = rt.uninit(dtype, &[1, queries, heads, dim], BufferKind::Hot)?;
-            data::poison_any(&out)?;
+            let out = rt.uninit(form.dtype, &[batch, queries, heads, dim], BufferKind::Hot)?;
             sets.push([q, k, v, out]);
         }
+        let work = Attend { form, sets, at: 0 };
+        work.poison()?;
         rt.synchronize()?;
-        Ok(Attend { sets, at: 0 })
+        Ok(work)
     }
 
-    fn call(&self, i: usize) -> Attention<'_> {
+    pub(super) fn copies(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// Fills every result with NaN.
+    pub(super) fn poison(&self) -> Result<()> {
+        self.sets.iter().try_for_each(|[.., out]| data::poison_any(out))
+    }
+
+    pub(super) fn call(&self, i: usize) -> Attention<'_> {
         let [q, k, v, out] = &self.sets[i % self.sets.len()];
-        Attention::new(q, k, v, out).causal_at_end()
+        let op = Attention::new(q, k, v, out);
+        let op = if self.form.causal { op.causal_at_end() } else { op };
+        match self.form.window {
+            Some(window) => op.window(window),
+            None => op,
+        }
     }
 
-    /// Compares the first and the last row of the copy used last.
-    fn check(&self, rt: &GpuRuntime, dtype: DType) -> Result<()> {
-        rt.synchronize()?;
-        let [q, k, v, out] = &self.sets[self.at];
-        let (queries, heads) = (q.shape()[1], q.shape()[2]);
-        let (keys, kv_heads, dim) = (k.shape()[1], k.shape()[2], k.shape()[3]);
-        let format = match dtype {
-            DType::F16 => Format::F16,
-            DType::Bf16 => Format::BF16,
-            _ => Format::F32,
-        };
-        for (t, h) in [(0, 0), (queries - 1, heads - 1)] {
-            let rows = |x: &Tensor, h| -> Result<Vec<f64>> { crate::spotcheck::read(&x.select(0, 0)?.select(1, h)?) };
+    pub(super) fn desc(&self) -> Result<Desc> {
+        Ok(Desc::Attention(self.call(0).desc()?))
+    }
+
+    /// Compares the first and the last row of a copy, which `plan` has computed.
+    pub(super) fn check(&self, copy: usize, plan: &Plan) -> Result<()> {
+        let [q, k, v, out] = &self.sets[copy];
+        let [batch, queries, _, heads, kv_heads, dim] = self.form.shape;
+        for (b, t, h) in [(0, 0, 0), (batch - 1, queries - 1, heads - 1)] {
+            let rows = |x: &Tensor, h| -> Result<Vec<f64>> { crate::spotcheck::read(&x.select(0, b)?.select(1, h)?) };
             let (k, v) = (rows(k, h * kv_heads / heads)?, rows(v, h * kv_heads / heads)?);
-            let seen = keys - queries + t + 1;
-            let all: Vec<Key<'_>> =
-                (0..seen).map(|j| Key { k: &k[j * dim..][..dim], v: &v[j * dim..][..dim], added: 0.0 }).collect();
+            let key = |j: usize| Key { k: &k[j * dim..][..dim], v: &v[j * dim..][..dim], added: 0.0 };
+            let all: Vec<Key<'_>> = self.form.seen(t).map(key).collect();
             #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
             let scale = f64::from((dim as f64).sqrt().recip() as f32);
             let scores = Scores { scale, softcap: None, sink: None };
             let (q, got) = (rows(q, h)?, rows(out, h)?);
             let (q, got) = (&q[t * dim..][..dim], &got[t * dim..][..dim]);
-            let (want, errors) =
-                (attention(q, &all, scores, dim), bound::attention(q, &all, scores, dtype == DType::Bf16));
+            let errors = bound::attention(q, &all, scores, weights_of(plan, self.form.dtype));
+            let want = attention(q, &all, scores, dim);
             for (d, ((want, error), got)) in want.iter().zip(errors).zip(got).enumerate() {
-                if got.is_nan() || (got - want).abs() > bound::stored(error, *want, format) {
-                    return Err(CliError::Failed(format!("attention: out[{t}, {h}, {d}] is {got} but must be {want}")));
+                if got.is_nan() || (got - want).abs() > bound::stored(error, *want, format_of(self.form.dtype)) {
+                    let message = format!("attention: out[{b}, {t}, {h}, {d}] is {got} but must be {want}");
+                    return Err(CliError::Failed(message));
                 }
             }
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
 use tessl::{DType, Device, DeviceKind, GpuRuntime, GraphStats, QFormat};
-use tessl_llm::{Model, Sampling, Session, Shape, WeightFile};
+use tessl_llm::{LoadOptions, Model, Sampling, Session, Shape, WeightFile};
 
 /// Sizes of a known model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -31,7 +31,10 @@ pub struct LlmArgs {
     /// Fill the matrices of --shape with random numbers
     #[arg(long, requires = "shape")]
     random_weights: bool,
-    /// Form of random weights: bf16, f32, or a format such as q4_0 (activations are then f32)
+    /// Type of what stands between weights: f32, f16 or bf16 [default: bf16 where the weights are, else f32]
+    #[arg(long, value_name = "TYPE")]
+    activations: Option<DType>,
+    /// Form of random weights: bf16, f32, or a format such as q4_0
     #[arg(long, value_name = "FORM", default_value = "bf16", requires = "shape")]
     weights: String,
     /// Tokens of the prompt: what prefill measures, and what stands before decode begins
@@ -81,6 +84,8 @@ pub struct LlmReport {
     pub version: &'static str,
     /// File or sizes.
     pub name: String,
+    /// Type of what stands between weights.
+    pub activations: DType,
     /// Threads of the CPU device; 0 elsewhere.
     pub threads: usize,
     /// Tokens of the prompt.
@@ -116,8 +121,9 @@ impl LlmReport {
         };
         let threads = if self.threads > 0 { format!(", {} threads", self.threads) } else { String::new() };
         let mut line = format!(
-            "{}{threads}: {what}: {:.1} tokens/s ({} median, {} to {})",
+            "{}, {}{threads}: {what}: {:.1} tokens/s ({} median, {} to {})",
             self.name,
+            self.activations,
             self.tokens_per_second,
             ui::seconds(self.median_us / 1e6),
             ui::seconds(self.min_us / 1e6),
@@ -198,6 +204,7 @@ pub fn llm(suite: LlmSuite, args: &LlmArgs, begin: impl FnOnce(&GpuRuntime)) -> 
         commit: None,
         version: env!("CARGO_PKG_VERSION"),
         name,
+        activations: model.config().activations,
         threads,
         prompt: args.prompt,
         iters,
@@ -219,7 +226,9 @@ impl LlmArgs {
         if let Some(path) = &self.model {
             let file = WeightFile::open(path)?;
             progress.bytes(format!("loading {}", path.display()), file.bytes());
-            let model = Model::load_with(rt, &file, &|bytes| progress.advance(bytes))?;
+            let model = Model::load_with(rt, &file, LoadOptions { activations: self.activations }, &|bytes| {
+                progress.advance(bytes)
+            })?;
             let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
             return Ok((name, model));
         }
@@ -237,9 +246,13 @@ impl LlmArgs {
             other => {
                 let format: QFormat =
                     other.parse().map_err(|e| CliError::Usage(format!("--weights bf16, f32 or {e}")))?;
-                (DType::F32, Some(format))
+                (self.activations.unwrap_or(DType::F32), Some(format))
             }
         };
+        if self.activations.is_some_and(|activations| format.is_none() && activations != dtype) {
+            let what = format!("bench: weights in {dtype} have activations of that type; leave --activations out");
+            return Err(CliError::Usage(what));
+        }
         progress.step(format!("random weights of {name}"));
         let model = Model::random(rt, &Shape { dtype, ..shape }, format)?;
         rt.synchronize()?;

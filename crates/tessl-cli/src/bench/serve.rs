@@ -26,14 +26,14 @@ struct Kept {
     key: String,
     work: Rotation,
     plans: Vec<Plan>,
-    replays: Vec<Replay>,
+    replays: Vec<(Option<usize>, Replay)>,
 }
 
-struct Replay {
-    candidate: Option<usize>,
+/// Captured calls.
+pub(super) struct Replay {
     graph: Graph,
     stream: Stream,
-    calls: usize,
+    pub(super) calls: usize,
 }
 
 /// Answers `MxNxK DTYPE ITERS [OUT] [LAYOUT] [packed] [solo|batched|graph] [plan=N]` with a line of JSON each, after a first line
@@ -46,18 +46,22 @@ struct Replay {
 /// What opening the device reports, or a closed stdout.
 pub fn serve(args: &GemmArgs) -> Result<()> {
     let rt = args.open()?;
+    let data = Data::new();
+    let mut kept: Option<Kept> = None;
+    serve_lines(&rt, |line| answer(&rt, &data, &mut kept, line))
+}
+
+/// Tells about the device, then answers each line of stdin with a line.
+pub(super) fn serve_lines(rt: &GpuRuntime, mut answer: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     let info = rt.info();
     let hello = json!({
         "schema": 1, "device": info.name, "id": rt.device(), "driver": info.driver, "kind": info.kind,
         "version": env!("CARGO_PKG_VERSION"),
     });
     ui::out(hello)?;
-    let data = Data::new();
-    let mut kept: Option<Kept> = None;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| CliError::file("stdin", e.to_string()))?;
-        let answer = answer(&rt, &data, &mut kept, line.trim());
-        ui::out(answer.unwrap_or_else(|e| json!({ "error": e.to_string() })))?;
+        ui::out(answer(line.trim()).unwrap_or_else(|e| json!({ "error": e.to_string() })))?;
     }
     Ok(())
 }
@@ -114,12 +118,17 @@ fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> 
         "candidates": plans.len(), "copies": work.copies(),
     });
     let (us, min, max, batch) = if mode == Mode::Graph {
-        let mut at = replays.iter().position(|r| r.candidate == candidate);
+        let mut at = replays.iter().position(|(of, _)| *of == candidate);
         if at.is_none() {
+            let mut replay = Replay::new(rt, work.copies(), 0, |i, s| work.call(i).with_plan(&chosen).run_on(s))?;
+            work.poison()?;
+            replay.run(1)?;
+            work.check(0)?;
+            work.check(work.copies() - 1)?;
             at = Some(replays.len());
-            replays.push(Replay::new(rt, work, candidate, &chosen)?);
+            replays.push((candidate, replay));
         }
-        let replay = &mut replays[at.unwrap_or_default()];
+        let (_, replay) = &mut replays[at.unwrap_or_default()];
         let us = replay.run(iters)?;
         (us, us, us, replay.calls)
     } else {
@@ -136,27 +145,31 @@ fn answer(rt: &GpuRuntime, data: &Data, kept: &mut Option<Kept>, line: &str) -> 
 }
 
 impl Replay {
-    /// Captures one call on each copy of the operands, runs them, and checks the first and the last result.
-    fn new(rt: &GpuRuntime, work: &Rotation, candidate: Option<usize>, plan: &Plan) -> Result<Self> {
-        let calls = work.copies() * CALLS.div_ceil(work.copies());
+    /// Captures one call on each copy of the operands, or more, on a stream with so much scratch memory.
+    pub(super) fn new(
+        rt: &GpuRuntime,
+        copies: usize,
+        scratch: u64,
+        encode: impl Fn(usize, &mut Stream) -> tessl::Result<()>,
+    ) -> Result<Self> {
+        let calls = copies * CALLS.div_ceil(copies);
         let mut stream = rt.stream()?;
+        if scratch > 0 {
+            stream.reserve(scratch)?;
+        }
         // One after the other, as the peer's stream runs them: calls on different operands would run side by side.
         let graph = stream.capture(|s| {
             (0..calls).try_for_each(|i| {
                 s.barrier();
-                work.call(i).with_plan(plan).run_on(s)
+                encode(i, s)
             })
         })?;
-        work.poison()?;
-        graph.replay(&mut stream)?.wait()?;
-        work.check(0)?;
-        work.check(work.copies() - 1)?;
-        Ok(Replay { candidate, graph, stream, calls })
+        Ok(Replay { graph, stream, calls })
     }
 
     /// Microseconds of a call, from as many replays as it takes for `iters` calls.
     #[allow(clippy::cast_precision_loss)]
-    fn run(&mut self, iters: usize) -> Result<f64> {
+    pub(super) fn run(&mut self, iters: usize) -> Result<f64> {
         let replays = iters.div_ceil(self.calls);
         let started = Instant::now();
         for _ in 1..replays {

@@ -1,9 +1,10 @@
-//! The kernels of `nn`, solo, batched and replayed: a table on stderr, JSON on stdout.
+//! The kernels of `nn`, solo, batched and replayed: a table on stderr, JSON on stdout. `bench_nn_kernels attention`
+//! measures one attention for each line of stdin.
 
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use tessl_cli::bench::{NormArgs, norm_sweep};
+use tessl_cli::bench::{NormArgs, norm_sweep, serve_attention};
 use tessl_cli::{run_tool, ui};
 
 /// Measure the nn kernels: a table on stderr, JSON on stdout.
@@ -12,9 +13,20 @@ use tessl_cli::{run_tool, ui};
 struct Args {
     #[command(flatten)]
     sweep: NormArgs,
+    #[command(subcommand)]
+    serve: Option<Serve>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Serve {
+    /// Answer `BxTQxTKVxHQxHKVxD DTYPE ITERS full|causal [window=N] [plan=N]` on stdin with a line of JSON each
+    Attention,
 }
 
 fn main() -> std::process::ExitCode {
     let args = Args::parse();
-    run_tool(|| ui::json(&norm_sweep(&args.sweep, |line| ui::note(line))?))
+    run_tool(|| match args.serve {
+        Some(Serve::Attention) => serve_attention(&args.sweep),
+        None => ui::json(&norm_sweep(&args.sweep, |line| ui::note(line))?),
+    })
 }

@@ -6,8 +6,8 @@ use crate::ui::{self, Progress};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tessl::{Device, GraphStats};
-use tessl_llm::{Message, Model, Sampling, Session, TokenStream, WeightFile};
+use tessl::{DType, Device, GraphStats};
+use tessl_llm::{LoadOptions, Message, Model, Sampling, Session, TokenStream, WeightFile};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// cpu, cuda[:N] or metal[:N] [default: TESSL_DEVICE, else the best present]
     #[arg(long)]
     device: Option<Device>,
+    /// Type of what stands between weights: f32, f16 or bf16 [default: bf16 where the weights are, else f32]
+    #[arg(long, value_name = "TYPE")]
+    activations: Option<DType>,
     /// Threads of the CPU device
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -94,8 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let rt = runtime::open(args.device.as_ref(), args.threads)?;
     let begin = Instant::now();
     let progress = Progress::new();
+    let options = LoadOptions { activations: args.activations };
     progress.bytes(format!("loading {} onto {}", args.model.display(), rt.device()), file.bytes());
-    let model = Model::load_with(&rt, &file, &|bytes| progress.advance(bytes))?;
+    let model = Model::load_with(&rt, &file, options, &|bytes| progress.advance(bytes))?;
     rt.synchronize()?;
     drop(progress);
     let load = begin.elapsed();

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Result};
 use crate::ui::{self, Paint, Progress};
-use tessl::Device;
+use tessl::{Device, DeviceKind};
 use tessl_conformance::{Case, Env, Outcome, Report, Suite};
 
 #[derive(Debug, clap::Args)]
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Threads of the CPU device
     #[arg(long)]
     threads: Option<usize>,
+    /// Cases that run at once, each on a runtime of its own [default: 1; on a GPU as many as cores, up to 8]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
     /// List the cases and run none
     #[arg(long)]
     list: bool,
@@ -59,16 +62,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let names: Vec<&str> = suite.cases.iter().map(|c| c.name.as_str()).collect();
         return if args.json { ui::json(&names) } else { ui::out(names.join("\n")) };
     }
-    let mut env = Env::new(crate::open(args.device.as_ref(), args.threads)?);
-    if let Some(mac) = args.budget {
-        env = env.budget(mac);
+    let first = environment(args)?;
+    let jobs = args.jobs.map_or_else(|| jobs(&first), usize::from).min(suite.cases.len());
+    let mut envs = vec![first];
+    for _ in 1..jobs {
+        envs.push(environment(args)?);
     }
-    if let Some(seed) = args.seed {
-        env = env.seed(seed);
-    }
+    // Some cases panic on purpose; one that should not have is a failure with the panic's text.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
     let progress = Progress::new();
     let (mut done, total) = (0, suite.cases.len());
-    let report = suite.run(&env, |case, outcome| {
+    let report = suite.run_in(&envs, |case, outcome| {
         done += 1;
         if let Outcome::Failed(message) = outcome {
             let line = format!("{} {}: {message}", Paint::Red.text("FAILED"), case.name);
@@ -77,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         progress.step(format!("{done}/{total} {}", case.name));
     });
     drop(progress);
+    std::panic::set_hook(hook);
     if args.json {
         ui::json(&report)?;
     } else {
@@ -91,6 +97,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             failed[0].name,
             report.seed
         ))),
+    }
+}
+
+/// A runtime of its own with what the flags say.
+fn environment(args: &Args) -> Result<Env> {
+    let mut env = Env::new(crate::open(args.device.as_ref(), args.threads)?);
+    if let Some(mac) = args.budget {
+        env = env.budget(mac);
+    }
+    if let Some(seed) = args.seed {
+        env = env.seed(seed);
+    }
+    Ok(env)
+}
+
+/// GPUs leave the processor to compile kernels and reference results; the CPU device needs it for itself.
+fn jobs(env: &Env) -> usize {
+    match env.rt.info().kind {
+        DeviceKind::Cuda | DeviceKind::Metal => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
+        _ => 1,
     }
 }
 

@@ -185,6 +185,12 @@ pub(super) fn eight_bits(bench: &mut Bench<'_>) -> Result {
     bench.reject("i8 x f32", Kind::DType, &["gemm", "`b`", "f32"], || gemm(&a, &f, &out, t));
     bench.reject("fp8 x u8", Kind::DType, &["gemm", "`b`", "u8"], || gemm(&e4, &b, &out, t));
     bench.reject("fp8 to i32", Kind::DType, &["gemm", "`c`", "i32"], || gemm(&e4, &e5, &c, t));
+    for narrow in [DType::F8E4M3, DType::F8E5M2] {
+        let short = bench.zeros(narrow, &[2, 4])?;
+        bench.reject("i8 to fp8", Kind::DType, &["gemm", "`c`", narrow.name()], || gemm(&a, &b, &short, t));
+        let (x, y) = (bench.zeros(DType::F32, &[2, 3])?, bench.zeros(DType::F32, &[3, 4])?);
+        bench.reject("f32 to fp8", Kind::DType, &["gemm", "`c`", narrow.name()], || gemm(&x, &y, &short, t));
+    }
     let i32_only = ["`c`", "i32", "where anything is done"];
     bench.reject("scaled i32", Kind::DType, &i32_only, || Gemm::new(&a, &b, &c).row_scale(&scale).run());
     bench.reject("alpha of i32", Kind::DType, &i32_only, || Gemm::new(&a, &b, &c).alpha(2.0).run());

@@ -15,7 +15,7 @@ const MASKS: [DType; 4] = [DType::U8, DType::F32, DType::F16, DType::Bf16];
 /// Every problem class that takes a kernel or row of its own.
 pub(crate) fn descs() -> Vec<Desc> {
     let mut all = Vec::new();
-    for (dtype, dim) in FLOATS.into_iter().flat_map(|d| [64, 128, 256, 512].map(|n| (d, n))) {
+    for (dtype, dim) in FLOATS.into_iter().flat_map(|d| [64, 96, 128, 192, 256, 512].map(|n| (d, n))) {
         for (queries, keys, align) in [(64, 64, 7), (64, 64, 2), (1, 64, 7), (1, 64, 2), (1, 8192, 7)] {
             let desc = AttentionDesc {
                 sequences: 1,
@@ -197,6 +197,39 @@ fn parts(env: &Env, dtype: DType) -> Outcome {
     check_all(env, problems)
 }
 
+/// Queries and keys around the tiles of matrix units, for every size of head that has tiles of its own; options in turn.
+fn tiles(env: &Env, dtype: DType) -> Outcome {
+    let queries = [9, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257];
+    let keys = [64, 80, 96, 112, 128, 160, 176, 192, 320, 384];
+    let causals = [Causal::End, Causal::Full, Causal::Host(0), Causal::Host(70), Causal::Device(5), Causal::Each];
+    let mut problems = Vec::new();
+    for (i, dim) in [64, 128, 256, 96, 192, 80, 136, 8].into_iter().enumerate() {
+        for (j, queries) in queries.into_iter().enumerate() {
+            let n = 3 * i + j;
+            let keys = keys[n % keys.len()] + [0, 1, 15, 0, 17][n % 5] - n % 2;
+            let packed = [Packed::No, Packed::No, Packed::Queries, Packed::Both][n % 4];
+            let causal = causals[n % causals.len()];
+            problems.push(AttentionProblem {
+                batch: 1 + n % 3,
+                causal,
+                packed,
+                window: (causal != Causal::Full && n % 3 == 0).then_some([1, 20, 65, 150][n / 3 % 4]),
+                lengths: packed == Packed::Queries || n % 5 == 4,
+                sinks: n % 4 == 1,
+                softcap: [None, None, Some(20.0), None, Some(1.0)][n % 5],
+                scale: [None, None, Some(0.3), Some(-0.2), Some(0.0)][n / 2 % 5],
+                permuted: n % 3 == 1,
+                poison: n % 5 == 2,
+                pad: n % 2 * 8,
+                offset: n / 2 % 2 * 8,
+                seed: env.seed ^ n as u64,
+                ..AttentionProblem::new(dtype, [queries, keys], [1, 1 + n % 2], dim)
+            });
+        }
+    }
+    check_all(env, problems)
+}
+
 /// Every case of this family.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = known::cases();
@@ -210,6 +243,9 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(case("options", options).tagged(&["quick"]));
         cases.push(case("caches", caches).tagged(&["quick"]));
         cases.push(case("parts", parts));
+        if dtype != DType::F32 {
+            cases.push(case("tiles", tiles));
+        }
         cases.push(case("memory", memory));
     }
     cases

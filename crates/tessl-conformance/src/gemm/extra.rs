@@ -140,7 +140,9 @@ impl Extra {
     }
 
     fn factor(&self, i: usize) -> f64 {
-        if self.odd_scales { 0.25 + (i % 13) as f64 / 16.0 } else { 2f64.powi(i32::try_from(i % 3).unwrap_or(0) - 1) }
+        let power = 2f64.powi(i32::try_from(i % 3).unwrap_or(0) - 1);
+        // Three bits, which every type has.
+        if self.odd_scales { power * (1.0 + (i % 4) as f64 / 4.0) } else { power }
     }
 
     /// Scale of row `i`.

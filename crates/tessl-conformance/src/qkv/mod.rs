@@ -10,7 +10,7 @@ use crate::suite::Case;
 use operands::Built;
 use tessl::nn::{NormQkvRopeDesc, RopeStyle, WeightsDesc};
 use tessl::plan::{Desc, plan};
-use tessl::{BufferKind, DType, QFormat, QLayout};
+use tessl::{BufferKind, DType, DeviceKind, Isa, QFormat, QLayout};
 use tessl_oracle::{Head, Rng, bound, rms_norm, rope_frequency};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -41,6 +41,8 @@ pub struct QkvProblem {
     pub dims: usize,
     /// The matrices.
     pub weights: Stored,
+    /// The order of quantised ones.
+    pub layout: QLayout,
     /// Type of x and the outputs.
     pub dtype: DType,
     /// Type of the weights of norms.
@@ -81,6 +83,7 @@ impl QkvProblem {
             dim,
             dims: dim / 2 * 2,
             weights,
+            layout: QLayout::Rows,
             dtype,
             norm: dtype,
             head_norms: false,
@@ -297,6 +300,23 @@ fn memory(env: &Env, dtype: DType) -> Outcome {
     problems.try_for_each(|p| p.check(env)).into()
 }
 
+/// Sixteen rows of weights side by side: the same numbers where the device has them, a typed error elsewhere.
+fn rows16(env: &Env) -> Result<(), String> {
+    let has = matches!(env.rt.profile().isa, Isa::Avx512 | Isa::Amx) && env.rt.info().kind == DeviceKind::Cpu;
+    for (i, format) in
+        [QFormat::Q4_0, QFormat::Q4_1, QFormat::Q5_0, QFormat::Q5_1, QFormat::Q8_0].into_iter().enumerate()
+    {
+        let p = QkvProblem::new(Stored::Quantized(format, DType::F16), 96, [3, 1], 32, FLOATS[i % 3]);
+        let p = QkvProblem { layout: QLayout::Rows16, outer: [1, 1 + i], head_norms: i % 2 == 0, ..p };
+        match p.check(env) {
+            Ok(()) if has => {}
+            Err(text) if !has && text.contains("rows16") => {}
+            other => return Err(format!("{format}: {other:?}")),
+        }
+    }
+    Ok(())
+}
+
 /// Every case of this family.
 pub(crate) fn cases() -> Vec<Case> {
     let op = "norm_qkv_rope";
@@ -309,6 +329,8 @@ pub(crate) fn cases() -> Vec<Case> {
         let case = Case::new(format!("{op}/shapes/{code}/{dtype}"), op, move |env| shapes(env, stored, dtype));
         cases.push(if code == "q4_0" || code == "bf16" { case.tagged(&["quick"]) } else { case });
     }
+    let sixteens = Case::fixed(format!("{op}/rows16"), op, 100_000, |env| rows16(env).into());
+    cases.push(sixteens.tagged(&["quick"]));
     for dtype in FLOATS {
         cases.push(Case::new(format!("{op}/memory/{dtype}"), op, move |env| memory(env, dtype)).tagged(&["quick"]));
     }

@@ -102,7 +102,7 @@ impl<'p> Built<'p> {
             match p.weights {
                 Stored::Quantized(format, factors) => {
                     let matrix = Matrix::random(rng, format, factors, [n, k], false);
-                    weights.push(OnDevice::Quantized(Box::new(matrix.place(&rt)?)));
+                    weights.push(OnDevice::Quantized(Box::new(matrix.place(&rt, p.layout)?)));
                     matrices.push(Matrices::Quantized(matrix));
                 }
                 Stored::Dense(dtype) => {

@@ -4,7 +4,7 @@ use super::weights::Matrix;
 use crate::env::Env;
 use crate::suite::Case;
 use tessl::nn::QuantizedMatmul;
-use tessl::{DType, f16};
+use tessl::{DType, QLayout, f16};
 
 fn text(error: tessl::Error) -> String {
     error.to_string()
@@ -15,7 +15,7 @@ fn mlx_665(env: &Env) -> Result<(), String> {
     let k = 512;
     for n in [1usize, 2, 3, 4, 7, 8, 31, 33, 65] {
         let w = Matrix::affine(4, 64, [n, k], [0.5, -2.0], |n, k| u8::try_from((n + k) % 16).unwrap_or(0));
-        let w = w.place(&env.rt)?;
+        let w = w.place(&env.rt, QLayout::Rows)?;
         let x: Vec<f16> = (0..k).map(|k| f16::from_f32(if k < 8 { 1.0 } else { 0.0 })).collect();
         let x = env.rt.from_slice(&x, &[1, k]).map_err(text)?;
         let y = env.rt.zeros(DType::F32, &[1, n], tessl::BufferKind::Cold).map_err(text)?;
@@ -34,7 +34,7 @@ fn mlx_3887(env: &Env) -> Result<(), String> {
     for (k, want) in [(32usize, 240.0f32), (64, 480.0), (96, 720.0), (128, 960.0), (160, 1200.0), (544, 4080.0)] {
         for (bits, m) in [4, 8].into_iter().flat_map(|bits| [1usize, 8, 64].map(|m| (bits, m))) {
             let w = Matrix::affine(bits, 32, [9, k], [1.0, 0.0], |_, k| u8::try_from(k % 16).unwrap_or(0));
-            let w = w.place(&env.rt)?;
+            let w = w.place(&env.rt, QLayout::Rows)?;
             for dtype in super::FLOATS {
                 let x = env.rt.zeros(dtype, &[m, k], tessl::BufferKind::Cold).map_err(text)?;
                 crate::data::write_bytes(&x, &crate::data::encode(dtype, std::iter::repeat_n(1.0, m * k)), None)?;

@@ -7,7 +7,7 @@ use crate::env::{Env, Outcome};
 use crate::suite::Case;
 use tessl::nn::QuantizedEmbedding;
 use tessl::plan::Desc;
-use tessl::{BufferKind, DType, Error, FaultKind, QFormat};
+use tessl::{BufferKind, DType, Error, FaultKind, QFormat, QLayout};
 use tessl_oracle::Rng;
 
 const OP: &str = "quantized_embedding";
@@ -24,6 +24,8 @@ pub struct QuantEmbedProblem {
     pub n: usize,
     /// How the table is coded.
     pub format: QFormat,
+    /// The order of its bytes.
+    pub layout: QLayout,
     /// Type of factors that lie apart.
     pub factors: DType,
     /// Type of the output.
@@ -50,6 +52,7 @@ impl QuantEmbedProblem {
             vocabulary,
             n,
             format,
+            layout: QLayout::Rows,
             factors: DType::F16,
             output,
             ids: DType::U32,
@@ -73,7 +76,7 @@ impl QuantEmbedProblem {
         let mut rng = Rng::new(self.seed);
         let count: usize = self.outer.iter().product();
         let matrix = Matrix::random(&mut rng, self.format, self.factors, [self.vocabulary, self.n], false);
-        let table = matrix.place(&mem.env.rt)?;
+        let table = matrix.place(&mem.env.rt, self.layout)?;
         let ids: Vec<usize> = (0..count).map(|_| rng.below(self.vocabulary)).collect();
         let nested = |row: usize| {
             let mut strides = vec![row; self.outer.len()];
@@ -144,7 +147,7 @@ fn shapes(env: &Env, format: QFormat, output: DType) -> Outcome {
 fn faults(env: &Env) -> Result<(), String> {
     let text = |e: Error| e.to_string();
     let matrix = Matrix::random(&mut Rng::new(3), QFormat::Q4_0, DType::F16, [10, 64], false);
-    let table = matrix.place(&env.rt)?;
+    let table = matrix.place(&env.rt, QLayout::Rows)?;
     let ids = env.rt.from_slice(&[3i32, -1, 9, 10], &[4]).map_err(text)?;
     let out = env.rt.from_slice(&[-1e9f32; 4 * 64], &[4, 64]).map_err(text)?;
     let mut stream = env.rt.stream().map_err(text)?;

@@ -1,7 +1,7 @@
 //! Random quantised matrices: every bit of every code, factors of a sane size.
 
 use crate::data::{encode, format_of, representable, write_bytes};
-use tessl::{BufferKind, DType, GpuRuntime, QFormat, QTensor};
+use tessl::{BufferKind, DType, GpuRuntime, QFormat, QLayout, QTensor};
 use tessl_oracle::{QuantFormat, QuantWeight, Rng, bound, quant_weight};
 
 /// One matrix as bytes, with the oracle's view of it.
@@ -94,13 +94,14 @@ impl Matrix {
         Matrix { format, dtype: DType::F16, n, k, codes, scales: vec![s; groups], biases: vec![z; groups] }
     }
 
-    /// The matrix on the device, between a row before and one after it that hold NaN factors.
-    pub(crate) fn place(&self, rt: &GpuRuntime) -> Result<QTensor, String> {
+    /// The matrix on the device, between rows before and after it that hold NaN factors.
+    pub(crate) fn place(&self, rt: &GpuRuntime, layout: QLayout) -> Result<QTensor, String> {
         let text = |e: tessl::Error| e.to_string();
+        let slack = if layout == QLayout::Rows { 1 } else { 16 };
         let upload = |dtype: DType, bytes: &[u8]| {
             let row = bytes.len().checked_div(self.n).unwrap_or(0);
-            let all = [vec![0xff; row], bytes.to_vec(), vec![0xff; row]].concat();
-            let whole = rt.uninit(dtype, &[self.n + 2, row / dtype.size()], BufferKind::Hot).map_err(text)?;
+            let all = [vec![0xff; slack * row], bytes.to_vec(), vec![0xff; slack * row]].concat();
+            let whole = rt.uninit(dtype, &[self.n + 2 * slack, row / dtype.size()], BufferKind::Hot).map_err(text)?;
             if row > 0 {
                 let flat = whole.bitcast(DType::U8).map_err(text)?;
                 write_bytes(&flat, &all, None)?;
@@ -114,7 +115,7 @@ impl Matrix {
         }
         let factors: Vec<&tessl::Tensor> = factors.iter().collect();
         let whole = QTensor::from_parts(self.format, &codes, &factors).map_err(text)?;
-        whole.narrow(0, 1, self.n).map_err(text)
+        whole.repack(layout).map_err(text)?.narrow(0, slack, self.n).map_err(text)
     }
 
     /// Weight `k` of row `n`.

@@ -5,17 +5,28 @@ mod layer;
 mod room;
 
 use crate::config::{Architecture, ModelConfig, RopeScaling};
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::file::WeightFile;
 use crate::random::{Random, Shape};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Loader, Matrix, Weights};
 use layer::Layer;
 use tessl::nn::{RmsNorm, RopeFrequencies};
-use tessl::{GpuRuntime, QFormat, Stream, Tensor};
+use tessl::{DType, GpuRuntime, QFormat, Stream, Tensor};
 
 pub(crate) use cache::{Cache, Place};
 pub(crate) use room::Room;
+
+/// What each rotary frequency is divided by, in files of Llama 3.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// The type of everything between weights, and of keys and values; `None`: what [`ModelConfig::activations`] says of the
+    /// file. bf16 runs on matrix units and moves half the bytes, at three digits for each number.
+    pub activations: Option<DType>,
+}
 
 /// A model in device memory.
 #[derive(Debug)]
@@ -39,16 +50,22 @@ impl Model {
     /// What opening reports; `File` for tensors that are missing or of another shape than the metadata say;
     /// `Unsupported` for parts that this crate does not compute; what tessl reports.
     pub fn load(rt: &GpuRuntime, file: &WeightFile) -> Result<Self> {
-        Self::load_with(rt, file, &|_| ())
+        Self::load_with(rt, file, LoadOptions::default(), &|_| ())
     }
 
-    /// As [`load`](Self::load); `progress` is told the bytes of each tensor when it has been read. Together they are
-    /// [`WeightFile::bytes`].
+    /// As [`load`](Self::load) with options; `progress` is told the bytes of each tensor when it has been read. Together they
+    /// are [`WeightFile::bytes`].
     ///
     /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_with(rt: &GpuRuntime, file: &WeightFile, progress: &dyn Fn(u64)) -> Result<Self> {
-        let config = ModelConfig::from_file(file)?;
+    /// As [`load`](Self::load); `Unsupported` for activations of another type than f32, f16 and bf16.
+    pub fn load_with(rt: &GpuRuntime, file: &WeightFile, options: LoadOptions, progress: &dyn Fn(u64)) -> Result<Self> {
+        let mut config = ModelConfig::from_file(file)?;
+        if let Some(dtype) = options.activations {
+            if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
+                return Err(LlmError::unsupported(format!("activations in {dtype}"), "f32, f16 and bf16 are"));
+            }
+            config.activations = dtype;
+        }
         let tokenizer = Tokenizer::from_file(file)?;
         let loader = Loader::new(rt, file, progress);
         let model = Self::build(rt, config, tokenizer, &loader)?;
@@ -78,7 +95,12 @@ impl Model {
             RopeScaling::None => tessl::nn::RopeScaling::None,
             RopeScaling::Linear(factor) => tessl::nn::RopeScaling::Linear(factor),
         };
-        let frequencies = RopeFrequencies::new(rt, config.rotary_dim, config.rope_base, scaling)?;
+        let frequencies = if weights.has(ROPE_FACTORS) {
+            let factors = weights.vector(ROPE_FACTORS, config.rotary_dim / 2)?.read::<f32>()?;
+            RopeFrequencies::with_factors(rt, config.rope_base, &factors)?
+        } else {
+            RopeFrequencies::new(rt, config.rotary_dim, config.rope_base, scaling)?
+        };
         let plain = tessl::nn::RopeScaling::None;
         let frequencies_local = RopeFrequencies::new(rt, config.rotary_dim, config.rope_base_local, plain)?;
         let rt = rt.clone();

@@ -12,11 +12,25 @@ pub struct Tiny {
     pub window: u32,
     pub context: u32,
     pub seed: u64,
+    /// What rotary frequencies are divided by.
+    pub stretch: Stretch,
 }
 
-pub const LLAMA: Tiny = Tiny { architecture: "llama", layers: 2, window: 0, context: 4096, seed: 1 };
+/// How a file stretches its rotary embedding.
+#[derive(Clone, Copy)]
+pub enum Stretch {
+    None,
+    /// By its metadata.
+    Linear(f32),
+    /// By a factor for each pair.
+    Factors(f32),
+}
+
+pub const LLAMA: Tiny =
+    Tiny { architecture: "llama", layers: 2, window: 0, context: 4096, seed: 1, stretch: Stretch::None };
 /// Six layers with a window and one without.
-pub const GEMMA3: Tiny = Tiny { architecture: "gemma3", layers: 7, window: 24, context: 4096, seed: 2 };
+pub const GEMMA3: Tiny =
+    Tiny { architecture: "gemma3", layers: 7, window: 24, context: 4096, seed: 2, stretch: Stretch::None };
 
 const WIDTH: u64 = 32;
 const FEED_FORWARD: u64 = 64;
@@ -69,6 +83,9 @@ impl Tiny {
                 add(name(part), &[HEAD], 0.2, 1.0);
             }
         }
+        if let Stretch::Factors(factor) = self.stretch {
+            add("rope_freqs.weight".into(), &[HEAD / 2], 0.0, factor);
+        }
         let a = self.architecture;
         let number = |key: &str, n: u64| pair(&format!("{a}.{key}"), 4, &u32::try_from(n).unwrap().to_le_bytes());
         let words: Vec<String> = LETTERS.chars().map(String::from).chain(["Ġ".into(), "<end>".into()]).collect();
@@ -76,7 +93,12 @@ impl Tiny {
             (0..VOCABULARY).flat_map(|i| if i == u64::from(END) { 3i32 } else { 1 }.to_le_bytes()).collect();
         let words: Vec<u8> = words.iter().flat_map(|w| text(w.as_bytes())).collect();
         let tokenizer = |key: &str, kind: u32, value: &[u8]| pair(&format!("tokenizer.ggml.{key}"), kind, value);
-        let file = Gguf {
+        let linear = |factor: f32| {
+            let value = |key: &str, kind, bytes: &[u8]| pair(&format!("{a}.rope.scaling.{key}"), kind, bytes);
+            [value("type", 8, &text(b"linear")), value("factor", 6, &factor.to_le_bytes())]
+        };
+        let stretch = if let Stretch::Linear(factor) = self.stretch { Some(linear(factor)) } else { None };
+        let mut file = Gguf {
             pairs: vec![
                 pair("general.architecture", 8, &text(a.as_bytes())),
                 number("block_count", self.layers.into()),
@@ -99,6 +121,7 @@ impl Tiny {
             data,
             ..Gguf::sound()
         };
+        file.pairs.extend(stretch.into_iter().flatten());
         Scratch::new("tiny.gguf", &file.bytes())
     }
 }

@@ -14,6 +14,7 @@ use tessl_sim::{Launch, Schedule};
 /// Something that happens on the GPU.
 struct Node {
     kind: Kind,
+    queue: usize,
     commit: u64,
     /// What must have happened before.
     before: Vec<u64>,
@@ -34,8 +35,17 @@ enum Kind {
     Wait {
         event: usize,
         value: u64,
+        /// The signal has not been submitted yet, so what it will come after is not known.
+        open: bool,
     },
     End,
+}
+
+/// Commands that touch the same bytes and that only signals still to be submitted can order.
+struct Doubt {
+    text: String,
+    /// The event and the value that one of them waits for, and the other, which has to come before that signal.
+    hopes: Vec<(usize, u64, u64, usize)>,
 }
 
 /// A commit that has not been seen to end.
@@ -65,6 +75,7 @@ pub struct Engine {
     next: u64,
     queues: FxHashMap<usize, Queue>,
     commits: FxHashMap<u64, Commit>,
+    doubts: Vec<Doubt>,
     /// Values of shared events by identity.
     pub events: FxHashMap<usize, u64>,
     /// Values that have been signalled, each with the commit before it, until the host has seen them.
@@ -86,6 +97,7 @@ impl Engine {
             next: 1,
             queues: FxHashMap::default(),
             commits: FxHashMap::default(),
+            doubts: Vec::new(),
             events: FxHashMap::default(),
             signalled: FxHashMap::default(),
             schedule,
@@ -109,7 +121,7 @@ impl Engine {
                 left += 1;
             }
         }
-        self.nodes.insert(id, Node { kind, commit, before, left, after: Vec::new(), done: false });
+        self.nodes.insert(id, Node { kind, queue, commit, before, left, after: Vec::new(), done: false });
         if left == 0 {
             self.ready.push(id);
         }
@@ -121,18 +133,55 @@ impl Engine {
             Kind::Signal { event: e, value: v } if e == event && v >= value => Some(*id),
             _ => None,
         });
+        let open = signal.is_none() && self.events.get(&event).is_none_or(|now| *now < value);
         let before = signal.into_iter().chain(self.queues.get(&queue).and_then(|q| q.gate)).collect();
-        let id = self.add(queue, Kind::Wait { event, value }, before);
+        let id = self.add(queue, Kind::Wait { event, value, open }, before);
         self.queues.entry(queue).or_default().gate = Some(id);
     }
 
-    pub fn signal_event(&mut self, queue: usize, event: usize, value: u64) {
+    /// Takes a signal; tells what is now known to be wrong with commands that came before it.
+    pub fn signal_event(&mut self, queue: usize, event: usize, value: u64) -> Vec<String> {
         let state = self.queues.entry(queue).or_default();
         if self.commits.get(&state.commit).and_then(|c| c.fault).is_some_and(|f| !f.signals) {
-            return;
+            return Vec::new();
         }
         let before = state.nodes.clone();
-        self.add(queue, Kind::Signal { event, value }, before);
+        let signal = self.add(queue, Kind::Signal { event, value }, before);
+        for node in self.nodes.values_mut() {
+            if let Kind::Wait { event: e, value: v, open } = &mut node.kind
+                && (*e, *open) == (event, true)
+                && *v <= value
+            {
+                *open = false;
+                node.before.push(signal);
+            }
+        }
+        self.settle(queue, event, value, signal)
+    }
+
+    /// What the doubts about commands that wait for this signal come to.
+    fn settle(&mut self, queue: usize, event: usize, value: u64, signal: u64) -> Vec<String> {
+        let mut doubts = std::mem::take(&mut self.doubts);
+        let mut wrong = Vec::new();
+        if !doubts.is_empty() {
+            let ancestors = self.ancestors(&[signal]);
+            // What the host has seen to end before it submits the signal is gone.
+            let before = |id: &u64| ancestors.contains(id) || !self.nodes.contains_key(id);
+            doubts.retain_mut(|doubt| {
+                let mut ordered = false;
+                doubt.hopes.retain(|&(e, v, earlier, of)| {
+                    let answered = e == event && v <= value;
+                    ordered |= answered && (of == queue || before(&earlier));
+                    !answered
+                });
+                if !ordered && doubt.hopes.is_empty() {
+                    wrong.push(std::mem::take(&mut doubt.text));
+                }
+                !ordered && !doubt.hopes.is_empty()
+            });
+        }
+        self.doubts = doubts;
+        wrong
     }
 
     /// Takes the commands of one command buffer; tells what is wrong with them.
@@ -173,8 +222,8 @@ impl Engine {
                         }
                         let joins = inside.iter().filter(|(s, _)| s & command.stage != 0).map(|(_, join)| *join);
                         let before: Vec<u64> = joins.chain(own).chain(gate).collect();
-                        findings.extend(self.conflicts(command, &before));
                         let id = self.add(queue, Kind::Command(command.clone()), before);
+                        findings.extend(self.conflicts(command, id));
                         execution.push(id);
                         encoder.push(id);
                         all.push(id);
@@ -204,20 +253,39 @@ impl Engine {
     }
 
     /// Commands that touch the same bytes, one of them writing, and that nothing orders before this one.
-    fn conflicts(&self, command: &Command, before: &[u64]) -> Vec<String> {
+    fn conflicts(&mut self, command: &Command, id: u64) -> Vec<String> {
         let mut ancestors: Option<FxHashSet<u64>> = None;
-        let mut findings = Vec::new();
-        for (id, node) in &self.nodes {
+        let (mut findings, mut doubts) = (Vec::new(), Vec::new());
+        for (other_id, node) in self.nodes.range(..id) {
             let Kind::Command(other) = &node.kind else { continue };
             let Some(place) = other.meets(command) else { continue };
-            if !ancestors.get_or_insert_with(|| self.ancestors(before)).contains(id) {
-                findings.push(format!(
-                    "no barrier between `{}` and `{}`, which both touch {place}",
-                    other.label, command.label
-                ));
+            let mine = ancestors.get_or_insert_with(|| self.ancestors(&[id]));
+            if mine.contains(other_id) {
+                continue;
+            }
+            let text =
+                format!("no barrier between `{}` and `{}`, which both touch {place}", other.label, command.label);
+            // A queue may wait for what another has still to submit, even before the other command is submitted.
+            let mut hopes = self.hopes(mine, *other_id);
+            hopes.extend(self.hopes(&self.ancestors(&[*other_id]), id));
+            if hopes.is_empty() {
+                findings.push(text);
+            } else {
+                doubts.push(Doubt { text, hopes });
             }
         }
+        self.doubts.extend(doubts);
         findings
+    }
+
+    /// The open waits among `ancestors` of one command, any of which may turn out to order `earlier` before it.
+    fn hopes(&self, ancestors: &FxHashSet<u64>, earlier: u64) -> Vec<(usize, u64, u64, usize)> {
+        let of = self.nodes.get(&earlier).map_or(0, |n| n.queue);
+        let open = |id: &u64| match self.nodes.get(id)?.kind {
+            Kind::Wait { event, value, open: true } => Some((event, value, earlier, of)),
+            _ => None,
+        };
+        ancestors.iter().filter_map(open).collect()
     }
 
     fn ancestors(&self, from: &[u64]) -> FxHashSet<u64> {
@@ -241,7 +309,7 @@ impl Engine {
     /// The next thing that can happen.
     fn pick(&mut self) -> Option<u64> {
         let held = |engine: &Self, id: &u64| match engine.nodes.get(id).map(|n| &n.kind) {
-            Some(Kind::Wait { event, value }) => engine.events.get(event).copied().unwrap_or(0) < *value,
+            Some(Kind::Wait { event, value, .. }) => engine.events.get(event).copied().unwrap_or(0) < *value,
             Some(_) => false,
             None => true,
         };
@@ -417,5 +485,75 @@ fn execute(sim: &Sim, state: &State, command: &Command) {
             // SAFETY: as above.
             unsafe { host(*to).write_bytes(*value, *bytes) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Access, What};
+    use tessl::stream::Rect;
+
+    const EVENT: usize = 7;
+
+    /// Overwrites `bytes` from one address on.
+    fn fill(label: &str, bytes: usize) -> Item {
+        let access = Access { rect: Rect::linear(4096, bytes as u64), write: true };
+        Item::Command(Arc::new(Command {
+            label: label.to_owned(),
+            what: What::Fill { to: 4096, bytes, value: 0 },
+            stage: crate::record::BLIT,
+            accesses: vec![access],
+            memory: Vec::new(),
+        }))
+    }
+
+    fn commit(engine: &mut Engine, queue: usize, label: &str) -> Vec<String> {
+        engine.commit(queue, &[Item::Encoder, fill(label, 16)], Vec::new(), 0, None).1
+    }
+
+    /// The second queue waits before the first has submitted its signal, or even its command.
+    #[test]
+    fn a_wait_may_be_submitted_before_its_signal() {
+        for late in [false, true] {
+            let mut engine = Engine::new(Schedule::Forward);
+            if !late {
+                assert!(commit(&mut engine, 1, "first").is_empty());
+            }
+            engine.wait_event(2, EVENT, 5);
+            assert!(commit(&mut engine, 2, "second").is_empty());
+            if late {
+                assert!(commit(&mut engine, 1, "first").is_empty());
+            }
+            assert!(engine.signal_event(1, EVENT, 4).is_empty());
+            assert!(engine.signal_event(1, EVENT, 5).is_empty());
+            assert!(engine.doubts.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_wait_for_another_signal_orders_nothing() {
+        let mut engine = Engine::new(Schedule::Forward);
+        assert!(commit(&mut engine, 1, "first").is_empty());
+        engine.wait_event(2, EVENT, 5);
+        assert!(commit(&mut engine, 2, "second").is_empty());
+        let found = engine.signal_event(3, EVENT, 5);
+        assert!(found.len() == 1 && found[0].contains("`first` and `second`"), "{found:?}");
+        assert!(engine.doubts.is_empty());
+        // Without a wait it is known at once.
+        assert_eq!(commit(&mut engine, 4, "third").len(), 2);
+    }
+
+    #[test]
+    fn a_signal_orders_what_its_own_queue_waited_for() {
+        let mut engine = Engine::new(Schedule::Forward);
+        assert!(commit(&mut engine, 1, "first").is_empty());
+        engine.wait_event(3, EVENT, 1);
+        assert!(commit(&mut engine, 3, "third").is_empty());
+        engine.wait_event(2, EVENT + 1, 1);
+        assert!(commit(&mut engine, 2, "second").is_empty());
+        assert!(engine.signal_event(1, EVENT, 1).is_empty());
+        assert!(engine.signal_event(3, EVENT + 1, 1).is_empty());
+        assert!(engine.doubts.is_empty());
     }
 }

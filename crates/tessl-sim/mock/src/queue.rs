@@ -193,7 +193,9 @@ pub fn register(m: &mut Methods) {
             let (queue, event) = unsafe { (body::<QueueBody>(this), body::<EventBody>(object)) };
             let mut state = queue.sim.state();
             if queue.sim.records() {
-                state.engine.signal_event(this as usize, event.id, to);
+                let findings = state.engine.signal_event(this as usize, event.id, to);
+                drop(state);
+                findings.into_iter().for_each(|text| queue.sim.report.add(text));
             } else {
                 state.engine.events.insert(event.id, to);
             }

@@ -132,6 +132,8 @@ DEVFN void load_fragment(uint (&r)[4], uint tile, uint mn, uint k) {
 template <class T, class Out>
 DEVFN void gemm(const T* a, const T* b, Out* c, const uchar* bias, const GemmArgs& args) {
   extern __shared__ __align__(128) uchar smem[];
+  GRID_RELEASE;
+  GRID_WAIT;
   TileOrigin o = tile_origin(args, TM, TN);
   Loader<T, A_ROWS, TM, VEC_A> load_a(a + o.batch * args.a_bs, args.a_rs, args.a_cs, o.row, args.m, args.k);
   Loader<T, !B_ROWS, TN, VEC_B> load_b(b + o.batch * args.b_bs, args.b_cs, args.b_rs, o.col, args.n, args.k);

@@ -105,6 +105,8 @@ DEVFN void load_8(float (&v)[8], const float* p, uint apart) {
 template <class Out>
 DEVFN void gemm(const float* a, const float* b, Out* c, const uchar* bias, const GemmArgs& args) {
   extern __shared__ __align__(16) float smem[];
+  GRID_RELEASE;
+  GRID_WAIT;
   TileOrigin o = tile_origin(args, TM, TN);
   Loader<A_ROWS, TM, VEC_A> load_a(a + o.batch * args.a_bs, args.a_rs, args.a_cs, o.row, args.m);
   Loader<!B_ROWS, TN, VEC_B> load_b(b + o.batch * args.b_bs, args.b_cs, args.b_rs, o.col, args.n);

@@ -39,6 +39,9 @@ DEVFN void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" 
 // A barrier of some warps of the block; ids 1 to 15.
 DEVFN void barrier_sync(uint id, uint threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
+// The same without waiting: `threads` counts those that arrive and those that wait.
+DEVFN void barrier_arrive(uint id, uint threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
 // --- the copy engine -------------------------------------------------------------------------------------------------
 
 DEVFN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
@@ -48,6 +51,14 @@ DEVFN void tma_load(uint dst, const TensorMap& map, uint x, uint y, uint z, uint
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(dst), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(bar)
+      : "memory");
+}
+
+// The same in four dimensions.
+DEVFN void tma_load(uint dst, const TensorMap& map, uint x, uint y, uint z, uint w, uint bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+      ::"r"(dst), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
       : "memory");
 }
 
@@ -163,6 +174,9 @@ DEVFN void wgmma_wait() {
 // Keeps what follows from reading an accumulator before the wait that stands above.
 DEVFN void wgmma_settle(float& d) { asm volatile("" : "+f"(d)::"memory"); }
 
+// Keeps what computes a register operand before the fence that stands below.
+DEVFN void wgmma_settle(uint& a) { asm volatile("" : "+r"(a)::"memory"); }
+
 // A tile in shared memory with the 128-byte swizzle, aligned to 1024 bytes. K-major (rows of 64 k): `leading` is not
 // used. MN-major (rows of 64 m or n): `leading` is the distance to the next 64. Both: 1024 bytes to the next 8 rows.
 // Added to the result: bytes / 16.
@@ -175,18 +189,26 @@ DEVFN ulong matrix_descriptor(uint address, uint leading) {
 #define WGMMA_NAMES_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_NAMES_64 WGMMA_NAMES_32 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_NAMES_96 WGMMA_NAMES_64 \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_NAMES_40 WGMMA_NAMES_32 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WGMMA_NAMES_48 WGMMA_NAMES_40 \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define WGMMA_NAMES_56 WGMMA_NAMES_48 \
+  ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define WGMMA_NAMES_64 WGMMA_NAMES_56 \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_NAMES_80 WGMMA_NAMES_64 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define WGMMA_NAMES_88 WGMMA_NAMES_80 \
+  ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define WGMMA_NAMES_96 WGMMA_NAMES_88 \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define WGMMA_NAMES_128 WGMMA_NAMES_96 \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define WGMMA_D32(i) \
-  WGMMA_D4(i), WGMMA_D4(i + 4), WGMMA_D4(i + 8), WGMMA_D4(i + 12), WGMMA_D4(i + 16), WGMMA_D4(i + 20), WGMMA_D4(i + 24), WGMMA_D4(i + 28)
+#define WGMMA_D8(i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_D32(i) WGMMA_D8(i), WGMMA_D8(i + 8), WGMMA_D8(i + 16), WGMMA_D8(i + 24)
 
 #define WGMMA(T, COUNT, SHAPE, A, B, KEEP, A_MN_, B_MN_, ...)                                                      \
   template <uint A_MN, uint B_MN>                                                                                  \
@@ -196,15 +218,36 @@ DEVFN ulong matrix_descriptor(uint address, uint leading) {
                  : __VA_ARGS__                                                                                     \
                  : "l"(a), "l"(b), "r"(keep), "n"(A_MN), "n"(B_MN));                                               \
   }
+#define WGMMA_TYPES(COUNT, N, ...)                                                        \
+  WGMMA(bfloat, COUNT, "m64n" N "k16.f32.bf16.bf16", __VA_ARGS__)                         \
+  WGMMA(half, COUNT, "m64n" N "k16.f32.f16.f16", __VA_ARGS__)
 
-WGMMA(bfloat, 32, "m64n64k16.f32.bf16.bf16", "%32", "%33", "%34", "%35", "%36", WGMMA_D32(0))
-WGMMA(half, 32, "m64n64k16.f32.f16.f16", "%32", "%33", "%34", "%35", "%36", WGMMA_D32(0))
-WGMMA(bfloat, 64, "m64n128k16.f32.bf16.bf16", "%64", "%65", "%66", "%67", "%68", WGMMA_D32(0), WGMMA_D32(32))
-WGMMA(half, 64, "m64n128k16.f32.f16.f16", "%64", "%65", "%66", "%67", "%68", WGMMA_D32(0), WGMMA_D32(32))
-WGMMA(bfloat, 96, "m64n192k16.f32.bf16.bf16", "%96", "%97", "%98", "%99", "%100", WGMMA_D32(0), WGMMA_D32(32),
-      WGMMA_D32(64))
-WGMMA(half, 96, "m64n192k16.f32.f16.f16", "%96", "%97", "%98", "%99", "%100", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64))
-WGMMA(bfloat, 128, "m64n256k16.f32.bf16.bf16", "%128", "%129", "%130", "%131", "%132", WGMMA_D32(0), WGMMA_D32(32),
-      WGMMA_D32(64), WGMMA_D32(96))
-WGMMA(half, 128, "m64n256k16.f32.f16.f16", "%128", "%129", "%130", "%131", "%132", WGMMA_D32(0), WGMMA_D32(32),
-      WGMMA_D32(64), WGMMA_D32(96))
+WGMMA_TYPES(32, "64", "%32", "%33", "%34", "%35", "%36", WGMMA_D32(0))
+WGMMA_TYPES(40, "80", "%40", "%41", "%42", "%43", "%44", WGMMA_D32(0), WGMMA_D8(32))
+WGMMA_TYPES(48, "96", "%48", "%49", "%50", "%51", "%52", WGMMA_D32(0), WGMMA_D8(32), WGMMA_D8(40))
+WGMMA_TYPES(56, "112", "%56", "%57", "%58", "%59", "%60", WGMMA_D32(0), WGMMA_D8(32), WGMMA_D8(40), WGMMA_D8(48))
+WGMMA_TYPES(64, "128", "%64", "%65", "%66", "%67", "%68", WGMMA_D32(0), WGMMA_D32(32))
+WGMMA_TYPES(80, "160", "%80", "%81", "%82", "%83", "%84", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D8(64), WGMMA_D8(72))
+WGMMA_TYPES(88, "176", "%88", "%89", "%90", "%91", "%92", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D8(64), WGMMA_D8(72), WGMMA_D8(80))
+WGMMA_TYPES(96, "192", "%96", "%97", "%98", "%99", "%100", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64))
+WGMMA_TYPES(128, "256", "%128", "%129", "%130", "%131", "%132", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64), WGMMA_D32(96))
+
+// d += a b with a in registers: with g and t as above, a[0] has row g, columns 2t and 2t + 1; a[1] row g + 8; a[2] and
+// a[3] these rows at columns 2t + 8 and on. A pair of neighbours of d, packed, is in its place.
+#define WGMMA_RS(T, COUNT, SHAPE, A, B, B_MN_, ...)                                                                \
+  template <uint B_MN>                                                                                             \
+  DEVFN void wgmma_rs(float (&d)[COUNT], const uint (&a)[4], ulong b, T) {                                         \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned." SHAPE                        \
+                 " {" WGMMA_NAMES_##COUNT "}, {" A "}, " B ", p, 1, 1, " B_MN_ "; }"                               \
+                 : __VA_ARGS__                                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_MN));                                 \
+  }
+#define WGMMA_RS_TYPES(COUNT, N, ...)                                                     \
+  WGMMA_RS(bfloat, COUNT, "m64n" N "k16.f32.bf16.bf16", __VA_ARGS__)                      \
+  WGMMA_RS(half, COUNT, "m64n" N "k16.f32.f16.f16", __VA_ARGS__)
+
+WGMMA_RS_TYPES(32, "64", "%32, %33, %34, %35", "%36", "%37", WGMMA_D32(0))
+WGMMA_RS_TYPES(48, "96", "%48, %49, %50, %51", "%52", "%53", WGMMA_D32(0), WGMMA_D8(32), WGMMA_D8(40))
+WGMMA_RS_TYPES(64, "128", "%64, %65, %66, %67", "%68", "%69", WGMMA_D32(0), WGMMA_D32(32))
+WGMMA_RS_TYPES(96, "192", "%96, %97, %98, %99", "%100", "%101", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64))
+WGMMA_RS_TYPES(128, "256", "%128, %129, %130, %131", "%132", "%133", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64), WGMMA_D32(96))

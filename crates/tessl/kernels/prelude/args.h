@@ -37,7 +37,7 @@ struct GemmArgs {
   uint b_type;
   uint groups;
   uint block_scales;
-  uint unused;
+  uint c_type;
 };
 static_assert(sizeof(GemmArgs) == 200, "args layout");
 struct PackArgs {

@@ -154,6 +154,8 @@ DEVFN void gemm_fused_tile(const device T* a, const device T* b, device O* c, co
                            const device O* residual, const device uint* offsets, const device float* block_a,
                            const device float* block_b, constant GemmArgs& p, STATUS_PARAMS, threadgroup S* a_tile,
                            threadgroup S* b_tile, threadgroup S* u_tile, uint id, uint tid) {
+  GRID_RELEASE;
+  GRID_WAIT;
   const uint tiles = p.tiles_m * p.tiles_n;
   const uint batch = id / tiles;
   const uint n0 = id % p.tiles_n * TILE_N;

@@ -30,6 +30,7 @@ pub use profile::{DeviceProfile, Isa, PROFILES};
 use crate::error::{Error, FaultKind, Result};
 use crate::library::Library;
 use crate::plan::KernelKey;
+use crate::quant::QLayout;
 use crate::stream::Batch;
 use std::any::Any;
 use std::sync::Arc;
@@ -232,6 +233,11 @@ pub trait Queue: Send + Sync + 'static {
 
     /// For the device itself, to find its own queue behind a [`Fence`].
     fn as_any(&self) -> &dyn Any;
+}
+
+/// The order of quantised weights that products read fastest, for formats and shapes that have it.
+pub(crate) fn best_layout(profile: &DeviceProfile) -> QLayout {
+    if profile.kind == DeviceKind::Cpu && cpu::prefers_rows16(profile.isa) { QLayout::Rows16 } else { QLayout::Rows }
 }
 
 #[cfg(test)]

@@ -251,9 +251,13 @@ impl<'a> Gemm<'a> {
         if !same {
             return fail("b", other, expected);
         }
-        let exact = output == DType::I32 && matches!(input, DType::I8 | DType::U8);
-        if !output.is_float() && !exact {
-            return fail("c", output, "f32, bf16 or f16 (of i8 and u8 also i32)");
+        let own = match input {
+            DType::I8 | DType::U8 => output == DType::I32,
+            DType::F8E4M3 | DType::F8E5M2 => matches!(output, DType::F8E4M3 | DType::F8E5M2),
+            _ => false,
+        };
+        if !output.is_float() && !own {
+            return fail("c", output, "f32, bf16 or f16 (of i8 and u8 also i32, of fp8 also fp8)");
         }
         let limit = max_k_i32(input, other);
         let k = self.a.shape().last().copied().unwrap_or(0);

@@ -194,7 +194,7 @@ impl Gemm<'_> {
             b_type: short_type(desc.input_b()),
             groups: extras.groups,
             block_scales: u32::from(extras.block_scales),
-            unused: 0,
+            c_type: short_type(desc.output),
         }
     }
 }

@@ -37,7 +37,7 @@ impl<'a> Gemm<'a> {
         let Some(vector) = vector else { return Ok(None) };
         vector.check_usable(OP, operand, self.a.runtime())?;
         let actual = vector.dtype();
-        if actual != DType::F32 && (actual != self.c.dtype() || !actual.is_float()) {
+        if actual != DType::F32 && (actual != self.c.dtype() || actual == DType::I32) {
             return Err(Error::DType { op: OP, operand, actual, expected: "f32 or the dtype of `c`" });
         }
         let fits = match vector.shape() {

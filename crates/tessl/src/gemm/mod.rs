@@ -133,7 +133,7 @@ pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, e
 /// | --- | --- | --- |
 /// | A | `[m, k]` or `[batch, m, k]` | f32, bf16, f16; i8, u8; f8e4m3, f8e5m2 |
 /// | B | `[k, n]` or `[batch, k, n]`, or [`PackedWeights`] of it | A's; types of 8 bits mix: i8 and u8, e4m3 and e5m2 |
-/// | C | `[m, n]` or `[batch, m, n]` | f32, bf16, f16; of i8 and u8 also i32 |
+/// | C | `[m, n]` or `[batch, m, n]` | f32, bf16, f16; of i8 and u8 also i32; of fp8 also fp8 |
 /// | bias | `[n]`, one value per column, or `[m]` per row | f32 or C's |
 /// | scales | `[m]` and `[n]` | f32 or C's |
 /// | residual | that of C | C's |
@@ -141,7 +141,8 @@ pub fn gemm_epilogue(a: &Tensor, b: &Tensor, c: &Tensor, backend: GemmBackend, e
 /// Floats accumulate in f32; i8 and u8 exactly in i32, which bounds k ([`max_k_i32`]). An i32 result takes no epilogue.
 /// An operand with two axes, or a batch axis of 1 or of stride 0, serves the whole batch. Each operand needs one unit
 /// stride among its last two axes. `beta = 0` does not read C, so old NaNs vanish; `k = 0` gives
-/// `activation(beta * C + bias) + residual`. NaN in, NaN out. What a device has no kernel for is `Unsupported`: the GPUs take
+/// `activation(beta * C + bias) + residual`. NaN in, NaN out. A result in fp8 saturates: what lies past the range, infinity too,
+/// becomes the largest number of its sign. What a device has no kernel for is `Unsupported`: the GPUs take
 /// floats of 16 and 32 bits with alpha, beta, bias and activation.
 ///
 /// ```

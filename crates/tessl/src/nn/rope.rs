@@ -133,13 +133,7 @@ impl RopeFrequencies {
     /// `Scalar` for an odd or zero `dims`, and for a base or scaling that is not finite and above 0; `TooLarge`; what an
     /// allocation reports.
     pub fn new(rt: &GpuRuntime, dims: usize, base: f64, scaling: RopeScaling) -> Result<Self> {
-        if dims == 0 || !dims.is_multiple_of(2) {
-            let expected = "an even number above 0";
-            return Err(Error::Scalar { op: TABLE, name: "dims", value: dims as f64, expected });
-        }
-        if dims > MAX_DIMS {
-            return Err(Error::TooLarge { op: TABLE, what: "dims", value: dims as u64, limit: MAX_DIMS as u64 });
-        }
+        Self::check_dims(dims)?;
         let expected =
             "finite and above 0 (with `low` below `high`, `slow` below `fast`, and above 1 for the base of YaRN)";
         let least = if matches!(scaling, RopeScaling::Yarn { .. }) { 1.0 } else { 0.0 };
@@ -147,9 +141,47 @@ impl RopeFrequencies {
         if let Some((name, value)) = wrong {
             return Err(Error::Scalar { op: TABLE, name, value, expected });
         }
+        Self::upload(rt, dims, |i| scaling.frequency(i, dims, base))
+    }
+
+    /// Frequencies of which that of pair i is divided by `factors[i]`, as files of Llama 3 list them (`rope_freqs`).
+    ///
+    /// ```
+    /// use tessl::{Device, GpuRuntime, nn::RopeFrequencies};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let frequencies = RopeFrequencies::with_factors(&rt, 500_000.0, &[1.0, 1.0, 2.5, 8.0])?;
+    /// assert_eq!(frequencies.dims(), 8);
+    /// # Ok::<(), tessl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), with twice as many dims as there are factors; `Scalar` for a factor that is not finite and above 0.
+    pub fn with_factors(rt: &GpuRuntime, base: f64, factors: &[f32]) -> Result<Self> {
+        let dims = factors.len().saturating_mul(2);
+        Self::check_dims(dims)?;
+        let bad = |x: &f64| !(x.is_finite() && *x > 0.0);
+        let factor = factors.iter().map(|&f| f64::from(f)).find(bad).map(|f| ("factors", f));
+        if let Some((name, value)) = factor.or(Some(("base", base)).filter(|(_, base)| bad(base))) {
+            return Err(Error::Scalar { op: TABLE, name, value, expected: "finite and above 0" });
+        }
+        Self::upload(rt, dims, |i| RopeScaling::None.frequency(i, dims, base) / f64::from(factors[i]))
+    }
+
+    fn check_dims(dims: usize) -> Result<()> {
+        if dims == 0 || !dims.is_multiple_of(2) {
+            let expected = "an even number above 0";
+            return Err(Error::Scalar { op: TABLE, name: "dims", value: dims as f64, expected });
+        }
+        if dims > MAX_DIMS {
+            return Err(Error::TooLarge { op: TABLE, what: "dims", value: dims as u64, limit: MAX_DIMS as u64 });
+        }
+        Ok(())
+    }
+
+    fn upload(rt: &GpuRuntime, dims: usize, frequency: impl Fn(usize) -> f64) -> Result<Self> {
         let words: Vec<u32> = (0..dims / 2)
             .flat_map(|i| {
-                let turns = fixed_turns(scaling.frequency(i, dims, base));
+                let turns = fixed_turns(frequency(i));
                 [low_word(turns), low_word(turns >> 32)]
             })
             .collect();

@@ -95,3 +95,28 @@ fn wrong_parts_are_refused_by_name() {
     assert!(message.contains("K = 48") && message.contains("256"), "{message}");
     assert!(QTensor::quantize(&codes, QFormat::Q4_0).unwrap_err().to_string().contains("`weights` is u32"));
 }
+
+#[test]
+fn rows_side_by_side_are_the_same_weights() {
+    let rt = cpu();
+    for format in QFormat::all() {
+        let q = QTensor::quantize(&rt.from_slice(&line(3 * 48 * 512), &[3, 48, 512]).unwrap(), format).unwrap();
+        let read = |q: &QTensor| q.dequantize().unwrap().read::<f32>().unwrap();
+        let Ok(packed) = q.repack(QLayout::Rows16) else {
+            assert_eq!(QTensor::best_layout(&rt, format, 48), QLayout::Rows, "{format}");
+            assert!(q.repack(QLayout::Rows).is_ok());
+            continue;
+        };
+        assert_eq!((packed.layout(), packed.storage_len()), (QLayout::Rows16, q.storage_len()));
+        assert_eq!(read(&packed), read(&q), "{format}");
+        let bytes = q.parts().next().unwrap().read::<u8>().unwrap();
+        let again = QTensor::from_bytes_as(&rt, format, QLayout::Rows16, &[3, 48, 512], &bytes).unwrap();
+        let stored = |q: &QTensor| q.parts().next().unwrap().read::<u8>().unwrap();
+        assert_eq!(stored(&again), stored(&packed));
+        let part = |q: &QTensor| q.narrow(1, 16, 32).unwrap().select(1).unwrap();
+        assert_eq!(read(&part(&packed)), read(&part(&q)), "{format}");
+        assert_eq!(read(&packed.repack(QLayout::Rows).unwrap()), read(&q), "{format}");
+        assert!(packed.narrow(1, 8, 16).is_err() && packed.narrow(1, 16, 8).is_err());
+        assert!(q.narrow(1, 0, 8).unwrap().repack(QLayout::Rows16).is_err());
+    }
+}

@@ -8,6 +8,9 @@ pub(crate) trait Code: Copy + Send + Sync + 'static {
     const BYTES: usize;
     /// Factors beside the codes: none, a scale, or a scale and a bias.
     const FACTORS: usize;
+    /// What a block has where sixteen rows can lie side by side.
+    #[cfg(target_arch = "x86_64")]
+    const ROWS16: Option<crate::quant::rows16::Parts> = None;
 
     /// Scale and bias that fit these weights; rounded to the stored type before `pack` sees them.
     fn factors(_group: &[f32]) -> [f32; 2] {

@@ -7,6 +7,7 @@ mod code;
 mod format;
 pub(crate) mod formats;
 pub(crate) mod host;
+pub(crate) mod rows16;
 
 pub(crate) use code::{Code, with_code};
 pub use format::{QFormat, QLayout};

@@ -1,5 +1,8 @@
 //! Memory of the CPU device.
 
+#[cfg(target_os = "linux")]
+mod slab;
+
 use std::alloc::Layout;
 
 /// Small blocks start at a multiple of this: a cache line pair, and every SIMD width.
@@ -16,6 +19,10 @@ pub(super) fn map(bytes: usize) -> Option<*mut u8> {
     if bytes >= HUGE && cfg!(target_os = "linux") {
         return map_pages(bytes);
     }
+    #[cfg(target_os = "linux")]
+    if slab::SIZES.contains(&bytes) {
+        return slab::take(bytes);
+    }
     // SAFETY: the size is not zero.
     let p = unsafe { std::alloc::alloc(small(bytes)?) };
     (!p.is_null()).then_some(p)
@@ -29,6 +36,11 @@ pub(super) unsafe fn unmap(p: *mut u8, bytes: usize) {
     if bytes >= HUGE && cfg!(target_os = "linux") {
         // SAFETY: forwarded.
         return unsafe { unmap_pages(p, bytes) };
+    }
+    #[cfg(target_os = "linux")]
+    if slab::SIZES.contains(&bytes) {
+        // SAFETY: forwarded.
+        return unsafe { slab::give(p) };
     }
     if let Some(layout) = small(bytes) {
         // SAFETY: allocated in `map` with this layout.
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn blocks_are_aligned_and_writable_to_the_end() {
-        for bytes in [0usize, 1, 127, 4096, HUGE - 1, HUGE, HUGE + 1, 3 * HUGE] {
+        for bytes in [0usize, 1, 127, 4096, (64 << 10) - 1, 64 << 10, 700_001, HUGE - 1, HUGE, HUGE + 1, 3 * HUGE] {
             let p = map(bytes).expect("there is room");
             assert_eq!(p.align_offset(ALIGN), 0);
             // SAFETY: `bytes` bytes were asked for.

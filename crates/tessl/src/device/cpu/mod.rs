@@ -36,4 +36,5 @@ pub use call::{Bound, FaultCell, KernelCall, KernelFn};
 pub(crate) use plan::packed_bytes;
 pub use plan::{gemm_rows, plan};
 pub use pool::Pool;
+pub(super) use quant::prefers_rows16;
 pub use tables::{Axis, GemmRow, Kernel, PROFILES, QuantKernel, QuantRow, Threshold, quant_rows};

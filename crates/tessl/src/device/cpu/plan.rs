@@ -64,9 +64,9 @@ pub(super) const fn suffix(isa: Isa) -> &'static str {
     }
 }
 
-/// The name of an input in those of kernels: types of 8 bits share them.
-const fn family(input: DType) -> &'static str {
-    match input {
+/// The name of a type in those of kernels: types of 8 bits share them.
+const fn family(dtype: DType) -> &'static str {
+    match dtype {
         DType::I8 | DType::U8 => "int8",
         DType::F8E4M3 | DType::F8E5M2 => "fp8",
         other => other.name(),
@@ -81,7 +81,9 @@ fn isa_of(backend: GemmBackend, isa: Isa) -> Isa {
 fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
     let isa = isa_of(d.backend, isa);
     let whole = matches!(d.input, DType::I8 | DType::U8);
-    let stored = d.output.is_float() || (whole && d.output == DType::I32);
+    let eighths = |dtype: DType| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+    let own = if whole { d.output == DType::I32 } else { eighths(d.input) && eighths(d.output) };
+    let stored = d.output.is_float() || own;
     let row = ROWS.iter().find(|r| r.fits(d, isa)).filter(|_| stored);
     let Some(row) = row else {
         return Err(Error::unsupported("gemm", format!("{} x {} -> {}", d.input, d.input_b(), d.output), "cpu"));
@@ -116,7 +118,7 @@ fn gemm(d: &GemmDesc, isa: Isa) -> Result<Plan> {
         }
     };
     let tiles = [d.m.div_ceil(tile[0]), d.n.div_ceil(tile[1]), d.batch];
-    let name = format!("{prefix}_{}_{}_{}", family(d.input), d.output, suffix(row.isa));
+    let name = format!("{prefix}_{}_{}_{}", family(d.input), family(d.output), suffix(row.isa));
     let grid = [tiles[0].saturating_mul(tiles[1]).saturating_mul(tiles[2]), 1, 1];
     Ok(plan_of(name, tile, tiles, grid, scratch_bytes, row.name))
 }
@@ -186,9 +188,9 @@ fn pack(d: &PackDesc, isa: Isa) -> Result<Plan> {
 fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
     let g = geometry(row.isa, d.input);
     let cols = columns(g, d.extras.gated);
-    let tile_m = even(d.m, row.tile_m, g.rows);
+    let (most, mut wide) = near(d.k, row, g);
+    let tile_m = even(d.m, most, g.rows);
     let tile_k = even(d.k, row.tile_k, g.step);
-    let mut wide = row.tile_n;
     if matches!(row.kernel, Kernel::Packed | Kernel::Groups) {
         wide = wide.min(limit(SCRATCH / panel_bytes(d.k, g).max(1), cols));
     }
@@ -198,6 +200,23 @@ fn packed_tile(d: &GemmDesc, row: &GemmRow) -> [u32; 3] {
         wide = wide.min(limit((ACC_BYTES / 4) as u64 / u64::from(tile_m * g.cols), cols));
     }
     [tile_m, even(d.n, wide, cols), tile_k]
+}
+
+/// Rows and columns of a tile, at most. AMX tiles wait for B first: short columns are few enough to stay in the second-level
+/// cache while one tile after the other passes. Long ones cannot, so tiles are as tall as their rows of A can stay.
+fn near(k: u32, row: &GemmRow, g: Geometry) -> (u32, u32) {
+    /// What stays of a second-level cache of 2 MiB.
+    const BYTES: u32 = 5 << 18;
+    if row.isa != Isa::Amx {
+        return (row.tile_m, row.tile_n);
+    }
+    let lanes = BYTES / k.saturating_mul(g.bytes).max(1);
+    let (low, wide) = (row.tile_m / 2, row.tile_n / 2);
+    if lanes >= wide {
+        (low, (lanes / g.cols * g.cols).min(row.tile_n))
+    } else {
+        ((lanes / g.rows * g.rows).clamp(low, row.tile_m), row.tile_n)
+    }
 }
 
 /// `panels` whole panels as columns, at least one.

@@ -13,6 +13,8 @@ pub(super) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512, Vnni};
 
+use super::convert::bf16_bits;
+use crate::dtype::DType;
 use half::f16;
 
 /// A body to run with the instructions of `S`. Implementations are `#[inline(always)]`.
@@ -48,6 +50,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Loads and widens `LANES` bf16 elements.
     unsafe fn load_bf16(p: *const u16) -> Self::V;
+    /// Rounds to nearest even and stores `LANES` bf16 elements.
+    unsafe fn store_bf16(p: *mut u16, v: Self::V);
     /// Loads and widens `LANES` f16 elements.
     unsafe fn load_f16(p: *const u16) -> Self::V;
     /// Rounds to nearest even and stores `LANES` f16 elements.
@@ -67,11 +71,24 @@ pub(super) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch_write(_p: *const u8) {}
 
+    /// Whether [`stream`](Self::stream) goes past the caches.
+    const STREAMS: bool = false;
+
     /// Stores `LANES` elements past the caches where the instruction set can; `p` is aligned to the register.
     #[inline(always)]
     unsafe fn stream(p: *mut f32, v: Self::V) {
         // SAFETY: forwarded.
         unsafe { Self::store(p, v) }
+    }
+
+    /// Rounds two registers to f16 or bf16 and stores them side by side, as `stream` does.
+    #[inline(always)]
+    unsafe fn stream_short(p: *mut u16, halves: [Self::V; 2], dtype: DType) {
+        for (i, v) in halves.into_iter().enumerate() {
+            let p = p.wrapping_add(i * Self::LANES);
+            // SAFETY: forwarded.
+            unsafe { if dtype == DType::Bf16 { Self::store_bf16(p, v) } else { Self::store_f16(p, v) } }
+        }
     }
 
     /// Orders earlier `stream`s before later stores.
@@ -135,6 +152,11 @@ impl Simd for Scalar {
         // SAFETY: forwarded.
         let v = unsafe { p.cast::<[u16; 4]>().read_unaligned() };
         v.map(|x| f32::from_bits(u32::from(x) << 16))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: [f32; 4]) {
+        // SAFETY: forwarded.
+        unsafe { p.cast::<[u16; 4]>().write_unaligned(v.map(bf16_bits)) }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> [f32; 4] {

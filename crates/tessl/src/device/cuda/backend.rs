@@ -33,11 +33,12 @@ impl CudaBackend {
         index: u32,
         found: &probe::Found,
         cache: Option<Cache>,
+        dependent: bool,
     ) -> Result<Self> {
         let context = Arc::new(Context::new(driver, index)?);
         let profile = profiles::of(&found.limits);
         let (sm, shared) = (profile.compute_capability, profile.shared_bytes);
-        let registry = Arc::new(Registry::new(context.clone(), nvrtc, cache, sm, shared));
+        let registry = Arc::new(Registry::new(context.clone(), nvrtc, cache, sm, shared, dependent));
         Ok(CudaBackend {
             info: probe::info_of(driver, index, found),
             profile,

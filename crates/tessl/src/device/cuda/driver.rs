@@ -13,8 +13,9 @@ use std::path::Path;
 
 pub(super) use sys::{
     CUDA_KERNEL_NODE_PARAMS_v2 as KernelNode, CUDA_MEMCPY2D_v2 as Copy2d, CUDA_MEMCPY3D_v2 as Copy3d,
-    CUDA_MEMSET_NODE_PARAMS_v1 as FillNode, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
-    CUlaunchConfig, CUmemorytype, CUmodule, CUstream,
+    CUDA_MEMSET_NODE_PARAMS_v1 as FillNode, CUcontext, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphExec,
+    CUgraphNode, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUmemorytype,
+    CUmodule, CUstream,
 };
 
 /// A driver result.
@@ -137,12 +138,18 @@ symbols! {
 /// Tells how many parameters a kernel has; drivers since 12.4.
 type ParamInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> Code;
 
+/// Adds edges of a kind to a graph; drivers since 12.3.
+pub(super) type AddEdges =
+    unsafe extern "C" fn(CUgraph, *const CUgraphNode, *const CUgraphNode, *const CUgraphEdgeData, usize) -> Code;
+
 /// The opened driver. Never closed: its threads and exit handlers outlive every owner.
 pub(super) struct Driver {
     /// The functions.
     pub(super) f: Functions,
     /// `cuFuncGetParamInfo` where the driver has it.
     param_info: Option<ParamInfo>,
+    /// `cuGraphAddDependencies_v2` where the driver has it.
+    pub(super) add_edges: Option<AddEdges>,
     /// 13000 for CUDA 13.0.
     pub(super) version: c_int,
     _library: std::mem::ManuallyDrop<Library>,
@@ -159,7 +166,9 @@ impl Driver {
             let f = unsafe { Functions::resolve(&library)? };
             // SAFETY: as above; the symbol's type is that of the CUDA header.
             let param_info = unsafe { library.get::<ParamInfo>(b"cuFuncGetParamInfo") }.ok().map(|s| *s);
-            Ok(Driver { f, param_info, version: 0, _library: std::mem::ManuallyDrop::new(library) })
+            // SAFETY: as above.
+            let add_edges = unsafe { library.get::<AddEdges>(b"cuGraphAddDependencies_v2") }.ok().map(|s| *s);
+            Ok(Driver { f, param_info, add_edges, version: 0, _library: std::mem::ManuallyDrop::new(library) })
         })?;
         // SAFETY: no other driver call comes before this one; the flag word must be 0.
         let code = unsafe { (driver.f.init)(0) };

@@ -1,7 +1,7 @@
 //! Captured batches as CUDA graphs, built node by node: faster to replay than a captured stream, and the edges are ours.
 
 use super::context::Context;
-use super::driver::{CUgraph, CUgraphExec, CUgraphNode, FillNode, KernelNode, SUCCESS};
+use super::driver::{CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, FillNode, KernelNode, SUCCESS};
 use super::launch::{Env, unknown_pipeline};
 use super::pieces::{CopyPiece, FillPiece, pieces, size};
 use super::registry::Registry;
@@ -72,7 +72,7 @@ pub(super) fn bake(context: &Arc<Context>, registry: &Arc<Registry>, batch: &Bat
     // SAFETY: the pointer is valid for one handle; flags must be 0.
     let code = unsafe { (f.graph_create)(&mut graph.graph, 0) };
     context.check(code, "cuGraphCreate")?;
-    let mut previous: Vec<CUgraphNode> = Vec::new();
+    let mut previous: Vec<Node> = Vec::new();
     for level in levels(batch.commands().iter().map(|c| c.barrier)) {
         if previous.len() > 2 && level.len() > 2 {
             previous = vec![graph.join(&previous)?]; // p + l edges in place of p * l
@@ -94,6 +94,16 @@ pub(super) fn bake(context: &Arc<Context>, registry: &Arc<Registry>, batch: &Bat
     Ok(Baked { exec, status, labels, context: context.clone(), _registry: registry.clone() })
 }
 
+/// A node that others come after.
+#[derive(Clone, Copy)]
+struct Node {
+    node: CUgraphNode,
+    kernel: bool,
+}
+
+/// The edge from a kernel to one that may start before it ends.
+const FROM_RELEASE: CUgraphEdgeData = CUgraphEdgeData { from_port: 1, to_port: 0, type_: 1, reserved: [0; 5] };
+
 /// A graph under construction; the executable graph does not need it afterwards.
 struct Building<'a> {
     context: &'a Context,
@@ -111,12 +121,13 @@ impl Drop for Building<'_> {
 
 impl Building<'_> {
     /// A node that only waits.
-    fn join(&self, after: &[CUgraphNode]) -> Result<CUgraphNode> {
+    fn join(&self, after: &[Node]) -> Result<Node> {
         let mut node = ptr::null_mut();
+        let after: Vec<CUgraphNode> = after.iter().map(|a| a.node).collect();
         // SAFETY: the nodes belong to this graph.
         let code = unsafe { (self.context.driver.f.graph_empty)(&mut node, self.graph, after.as_ptr(), after.len()) };
         self.context.check(code, "cuGraphAddEmptyNode")?;
-        Ok(node)
+        Ok(Node { node, kernel: false })
     }
 
     /// Adds the nodes of one command, each after all of `after`.
@@ -125,25 +136,36 @@ impl Building<'_> {
         env: &Env<'_>,
         batch: &Batch,
         command: &Command,
-        after: &[CUgraphNode],
-        nodes: &mut Vec<CUgraphNode>,
+        after: &[Node],
+        nodes: &mut Vec<Node>,
     ) -> Result<()> {
         let f = &self.context.driver.f;
+        let pipeline = env.pipeline(&command.work);
+        // Kernels before a kernel that waits by itself have edges of another kind, which come after the node.
+        let early = self.context.driver.add_edges.filter(|_| pipeline.is_some_and(|p| p.dependent));
+        let (released, after): (Vec<Node>, Vec<Node>) = after.iter().partition(|a| early.is_some() && a.kernel);
+        let after: Vec<CUgraphNode> = after.iter().map(|a| a.node).collect();
         let (from, count) = (after.as_ptr(), after.len());
         let mut push = |add: &mut dyn FnMut(&mut CUgraphNode) -> u32| {
             let mut node = ptr::null_mut();
             let code = add(&mut node);
-            if code == SUCCESS {
-                nodes.push(node);
+            env.check(code, command)?;
+            nodes.push(Node { node, kernel: matches!(command.work, Work::Kernel { .. }) });
+            if let (Some(add_edges), false) = (early, released.is_empty()) {
+                let from: Vec<CUgraphNode> = released.iter().map(|r| r.node).collect();
+                let (to, kinds) = (vec![node; from.len()], vec![FROM_RELEASE; from.len()]);
+                // SAFETY: the nodes belong to this graph; all three lists are as long as told.
+                let code = unsafe { add_edges(self.graph, from.as_ptr(), to.as_ptr(), kinds.as_ptr(), from.len()) };
+                self.context.check(code, "cuGraphAddDependencies")?;
             }
-            env.check(code, command)
+            Ok(())
         };
         match (&command.work, batch.bindings(command)) {
             (Work::Kernel { grid, threads, shared_bytes, .. }, _) => {
                 if grid.contains(&0) {
                     return Ok(());
                 }
-                let pipeline = env.pipeline(&command.work).ok_or_else(|| unknown_pipeline(command))?;
+                let pipeline = pipeline.ok_or_else(|| unknown_pipeline(command))?;
                 env.with_parameters(batch, command, pipeline, |parameters| {
                     let node = KernelNode {
                         func: pipeline.function,

@@ -1,7 +1,9 @@
 //! Commands as driver calls, for streams; graphs share the parameter list.
 
 use super::context::Context;
-use super::driver::{CUlaunchConfig, CUstream, Code, SUCCESS};
+use super::driver::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUstream, Code, SUCCESS,
+};
 use super::pieces::{CopyPiece, FillPiece, pieces, size};
 use super::registry::Pipeline;
 use crate::error::{Error, Result, Scope};
@@ -76,6 +78,7 @@ impl Env<'_> {
                     return Ok(());
                 }
                 let pipeline = self.pipeline(&command.work).ok_or_else(|| unknown_pipeline(command))?;
+                let mut attributes = [before_predecessors_end()];
                 let config = CUlaunchConfig {
                     gridDimX: grid[0],
                     gridDimY: grid[1],
@@ -85,8 +88,8 @@ impl Env<'_> {
                     blockDimZ: 1,
                     sharedMemBytes: *shared_bytes,
                     hStream: stream,
-                    attrs: ptr::null_mut(),
-                    numAttrs: 0,
+                    attrs: attributes.as_mut_ptr(),
+                    numAttrs: u32::from(pipeline.dependent),
                 };
                 let code = self.with_parameters(batch, command, pipeline, |parameters| {
                     // SAFETY: the parameters are as many as the kernel reads; the batch's bindings outlive the launch
@@ -133,6 +136,15 @@ impl Env<'_> {
             Work::Fill(_) => "fill".to_owned(),
         };
         Err(self.context.driver.error(code, command.label, Scope::Stream, &detail))
+    }
+}
+
+/// Lets a kernel start when all blocks of the kernel before it in the stream have released it or ended.
+fn before_predecessors_end() -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
     }
 }
 

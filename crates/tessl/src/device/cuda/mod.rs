@@ -2,6 +2,7 @@
 //!
 //! Plans and profiles are pure and always present; everything else is behind the `cuda` feature.
 
+mod attention;
 mod nn;
 mod plan;
 #[cfg(test)]
@@ -10,6 +11,8 @@ mod profiles;
 pub mod tables;
 mod wgmma;
 
+#[cfg(all(test, feature = "cuda"))]
+mod attention_tests;
 #[cfg(feature = "cuda")]
 mod backend;
 #[cfg(all(test, feature = "cuda"))]

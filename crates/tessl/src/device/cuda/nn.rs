@@ -151,7 +151,7 @@ pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
 /// A block a head.
 pub(super) fn norm_qkv_rope(desc: &NormQkvRopeDesc, profile: &DeviceProfile) -> Result<Plan> {
     let op = "norm_qkv_rope";
-    if !desc.has_kernel() {
+    if !desc.has_kernel(false) {
         return Err(Error::unsupported(op, desc.types(), DEVICE));
     }
     let heads = desc.heads + 2 * desc.kv_heads;

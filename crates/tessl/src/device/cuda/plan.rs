@@ -1,8 +1,8 @@
 //! Plans for NVIDIA devices: rows of `tables/`, filtered by the device's limits.
 
-use super::nn;
 use super::tables::{GemmKernel, GemmRow, gemm_rows};
 use super::wgmma;
+use super::{attention, nn};
 use crate::device::{DeviceProfile, simt};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Quant(desc) => nn::quant(desc, profile),
         Desc::NormQkvRope(desc) => nn::norm_qkv_rope(desc, profile),
         Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
-        Desc::Attention(desc) => simt::attention(desc, profile),
+        Desc::Attention(desc) => attention::plan(desc, profile),
         Desc::Combine(desc) => simt::combine(desc, profile),
         Desc::Cache(desc) => nn::cache(desc, profile),
     }
@@ -70,7 +70,11 @@ fn kernel_for(desc: &GemmDesc, profile: &DeviceProfile) -> Result<GemmKernel> {
 /// As [`plan`].
 pub fn candidates(desc: &Desc, profile: &DeviceProfile) -> Result<Vec<Plan>> {
     let chosen = plan(desc, profile)?;
-    let Desc::Gemm(gemm) = desc else { return Ok(vec![chosen]) };
+    let gemm = match desc {
+        Desc::Gemm(gemm) => gemm,
+        Desc::Attention(desc) => return attention::candidates(desc, profile),
+        _ => return Ok(vec![chosen]),
+    };
     if simt::is_fused(gemm) {
         return Ok(vec![chosen]);
     }

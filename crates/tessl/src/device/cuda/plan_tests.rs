@@ -1,14 +1,15 @@
 //! Tests of plans: every row is reached, thresholds hold at t - 1, t and t + 1, limits are kept.
 
+use super::attention::{self, MIN_QUERIES};
 use super::plan::plan;
 use super::profiles::PROFILES;
-use super::tables::{GemmKernel, GemmRow, access_rows, gemm_rows, wgmma_rows};
+use super::tables::{GemmKernel, GemmRow, access_rows, attention_tiles, gemm_rows, wgmma_rows};
 use super::wgmma::NEEDS;
 use crate::device::DeviceProfile;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::gemm::{Activation, Bias, Factor, GemmBackend, GemmDesc, GemmExtras, Layout, Precision};
-use crate::nn::{MlpDesc, MlpOp, NormResidual, RmsNormDesc};
+use crate::nn::{AttentionDesc, MlpDesc, MlpOp, NormResidual, RmsNormDesc};
 use crate::plan::{Desc, Plan, candidates};
 
 fn profile(name: &str) -> &'static DeviceProfile {
@@ -297,7 +298,8 @@ fn tiles_are_those_of_the_kernel_sources() {
     for row in wgmma_rows() {
         let i = row.index as usize;
         assert_eq!((row.tile, row.threads), ([m[i], n[i], 64], 128 * warpgroups[i]), "{row:?}");
-        assert_eq!(row.resident, resident[i], "{row:?}");
+        // Registers allow so many; a row with more stages may take less.
+        assert!(row.resident <= resident[i], "{row:?}");
     }
     for (kernel, text) in sources {
         let column = |name: &str| column(text, name);
@@ -312,4 +314,74 @@ fn tiles_are_those_of_the_kernel_sources() {
         }
         assert!(used.iter().all(|u| *u), "a tile of {} has no row", kernel.stem());
     }
+}
+
+fn prefill() -> AttentionDesc {
+    AttentionDesc {
+        sequences: 2,
+        queries: 1024,
+        keys: 2048,
+        heads: 8,
+        kv_heads: 2,
+        dim: 128,
+        dtype: DType::Bf16,
+        causal: true,
+        window: false,
+        packed: false,
+        page: 0,
+        mask: None,
+        align: 4,
+    }
+}
+
+/// The condition that sends an attention to the shared kernels, if any.
+fn refused(d: AttentionDesc, profile: &DeviceProfile) -> Option<&'static str> {
+    let plan = plan(&Desc::Attention(d), profile).unwrap();
+    assert_eq!(plan.note.is_none(), plan.kernel.module == "attention_wgmma", "{plan:?}");
+    plan.note
+}
+
+#[test]
+fn attention_says_why_it_does_not_take_the_matrix_units() {
+    let h200 = profile("h200");
+    assert_eq!(refused(prefill(), h200), None);
+    assert_eq!(refused(AttentionDesc { dtype: DType::F16, packed: true, ..prefill() }, h200), None);
+    let small = DeviceProfile { shared_bytes: 99 << 10, ..h200.clone() };
+    let wrong = [
+        (AttentionDesc { dtype: DType::F32, ..prefill() }, h200),
+        (AttentionDesc { queries: MIN_QUERIES - 1, ..prefill() }, h200),
+        (AttentionDesc { keys: 0, ..prefill() }, h200),
+        (AttentionDesc { page: 64, ..prefill() }, h200),
+        (AttentionDesc { mask: Some(DType::U8), ..prefill() }, h200),
+        (AttentionDesc { align: 3, ..prefill() }, h200),
+        (AttentionDesc { dim: 132, ..prefill() }, h200),
+        (AttentionDesc { dim: 264, ..prefill() }, h200),
+        (AttentionDesc { dim: 256, ..prefill() }, &small),
+        (prefill(), profile("a100")),
+    ];
+    let mut told: Vec<&str> = wrong.map(|(d, profile)| refused(d, profile).unwrap()).into();
+    told.sort_unstable();
+    told.dedup();
+    assert!(attention::NEEDS.iter().all(|(_, why)| told.contains(why)), "{told:?}");
+    for queries in [MIN_QUERIES, MIN_QUERIES + 1] {
+        assert_eq!(refused(AttentionDesc { queries, ..prefill() }, h200), None);
+    }
+}
+
+#[test]
+fn every_tile_of_attention_is_a_candidate_of_its_size_and_fits() {
+    let h200 = profile("h200");
+    for tile in attention_tiles() {
+        assert!(tile.shared_bytes() <= h200.shared_bytes, "{tile:?}");
+        for dim in [tile.size - 8, tile.size] {
+            let all = candidates(&Desc::Attention(AttentionDesc { dim, ..prefill() }), h200).unwrap();
+            let plan = all.iter().find(|p| p.reason == tile.reason).unwrap();
+            assert_eq!(plan.tiles, [2 * 1024u32.div_ceil(tile.queries()), 8, 1]);
+        }
+    }
+    let first = |dim| plan(&Desc::Attention(AttentionDesc { dim, ..prefill() }), h200).unwrap().tile[2];
+    assert_eq!(
+        [8, 64, 72, 96, 104, 128, 136, 192, 200, 256].map(first),
+        [64, 64, 96, 96, 128, 128, 192, 192, 256, 256]
+    );
 }

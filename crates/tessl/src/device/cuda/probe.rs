@@ -145,7 +145,7 @@ pub(crate) fn open(index: u32, options: &RuntimeOptions) -> Result<Arc<dyn Backe
     let here = found.get(index as usize).ok_or_else(|| no_such_device(index, found.len()).into_error(index))?;
     let nvrtc = nvrtc().map_err(unavailable)?;
     let cache = cache::folder(options).as_deref().and_then(Cache::open);
-    Ok(Arc::new(CudaBackend::open(driver, nvrtc, index, here, cache)?))
+    Ok(Arc::new(CudaBackend::open(driver, nvrtc, index, here, cache, options.dependent_launch.unwrap_or(true))?))
 }
 
 #[cfg(test)]

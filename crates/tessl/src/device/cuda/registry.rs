@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::driver::{CUfunction, CUmodule, number};
 use super::nvrtc::Nvrtc;
-use super::tensor_map::GemmMaps;
+use super::tensor_map::Maps;
 use super::{elf, source};
 use crate::device::PipelineId;
 use crate::device::cache::{self, Cache};
@@ -23,7 +23,9 @@ pub(super) struct Pipeline {
     /// Parameters that the kernel reads, where the driver can tell.
     pub(super) parameters: Option<usize>,
     /// The kernel takes tensor maps of its operands after the argument block.
-    pub(super) maps: Option<GemmMaps>,
+    pub(super) maps: Option<Maps>,
+    /// It waits for its predecessors itself and may be launched before they end.
+    pub(super) dependent: bool,
 }
 
 // SAFETY: a function handle is valid in every thread for as long as its module is loaded.
@@ -62,6 +64,8 @@ pub(super) struct Registry {
     cache: Option<Cache>,
     sm: u32,
     shared_bytes: u32,
+    /// Kernels may be launched before their predecessors end.
+    dependent: bool,
     names: Mutex<Names>,
     pipelines: RwLock<Vec<Pipeline>>,
 }
@@ -73,8 +77,11 @@ impl Registry {
         cache: Option<Cache>,
         sm: u32,
         shared_bytes: u32,
+        dependent: bool,
     ) -> Self {
-        Registry { context, nvrtc, cache, sm, shared_bytes, names: Mutex::default(), pipelines: RwLock::default() }
+        let dependent = dependent && sm >= source::DEPENDENT_LAUNCH;
+        let (names, pipelines) = Default::default();
+        Registry { context, nvrtc, cache, sm, shared_bytes, dependent, names, pipelines }
     }
 
     /// The kernels by [`PipelineId`], for the length of one batch.
@@ -96,7 +103,8 @@ impl Registry {
         let pipeline = if let Some(module) = source::module(&key.module) {
             let options = source::options(self.sm, key, module.one_entry());
             let status = source::module_declares_status(module);
-            self.kernel(key, options, status, || module.source(), missing)?
+            let pipeline = self.kernel(key, options, status, || module.source(), missing)?;
+            Pipeline { dependent: self.dependent && module.waits(), ..pipeline }
         } else {
             let text = {
                 let names = self.names();
@@ -185,8 +193,8 @@ impl Registry {
         // SAFETY: as above.
         let code = unsafe { (driver.f.function_set)(function, number::FUNC_MAX_DYNAMIC_SHARED, dynamic) };
         driver.check(code, "cuFuncSetAttribute", || format!("{}: {dynamic} bytes of shared memory", key.name))?;
-        let (parameters, maps) = (driver.parameters(function), GemmMaps::of(key));
-        Ok(Pipeline { function, status: loaded.status, parameters, maps })
+        let (parameters, maps) = (driver.parameters(function), Maps::of(key));
+        Ok(Pipeline { function, status: loaded.status, parameters, maps, dependent: false })
     }
 
     /// The cubin of a source, from the cache or the compiler.

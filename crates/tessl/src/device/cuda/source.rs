@@ -11,6 +11,7 @@ const TURN: &str = include_str!("../../../kernels/prelude/turn.h");
 const WEIGHTS: &str = include_str!("../../../kernels/prelude/weights.h");
 const PTX: &str = include_str!("../../../kernels/cuda/ptx.cuh");
 const HOPPER: &str = include_str!("../../../kernels/cuda/hopper.cuh");
+const ATTENTION: &str = include_str!("../../../kernels/simt/attention.metal");
 const EPILOGUE: &str = include_str!("../../../kernels/cuda/epilogue.cuh");
 
 /// The header that a caller's source gets with `#include "tessl.h"`.
@@ -54,6 +55,13 @@ pub(super) const MODULES: &[Module] = &[
         text: include_str!("../../../kernels/cuda/gemm_wgmma.cu"),
     },
     Module {
+        stem: "attention_wgmma",
+        file: "attention_wgmma.cu",
+        // Of the other file only the functions: its kernels have names of their own.
+        extra: &[PTX, HOPPER, ATTENTION],
+        text: include_str!("../../../kernels/cuda/attention_wgmma.cu"),
+    },
+    Module {
         stem: "elementwise",
         file: "elementwise.metal",
         extra: &[],
@@ -71,12 +79,7 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/sample.metal"),
     },
-    Module {
-        stem: "attention",
-        file: "attention.metal",
-        extra: &[],
-        text: include_str!("../../../kernels/simt/attention.metal"),
-    },
+    Module { stem: "attention", file: "attention.metal", extra: &[], text: ATTENTION },
     Module { stem: "cache", file: "cache.metal", extra: &[], text: include_str!("../../../kernels/simt/cache.metal") },
     Module { stem: "embed", file: "embed.metal", extra: &[], text: include_str!("../../../kernels/simt/embed.metal") },
     Module { stem: "rope", file: "rope.metal", extra: &[], text: include_str!("../../../kernels/simt/rope.metal") },
@@ -113,6 +116,12 @@ impl Module {
         source + "\n#line 1 \"" + self.file + "\"\n" + self.text
     }
 
+    /// Whether every kernel of the file waits for its predecessors itself, so that it may be launched before they end.
+    /// scripts/nvrtc_check.py looks for the wait in each entry point.
+    pub(super) fn waits(&self) -> bool {
+        self.text.contains("GRID_WAIT")
+    }
+
     /// Whether each entry point is compiled by itself: `ENTRY_<name>` selects it.
     pub(super) fn one_entry(&self) -> bool {
         self.text.contains("ENTRY_")
@@ -129,6 +138,9 @@ pub(super) fn module_declares_status(module: &Module) -> bool {
     declares_status(module.text)
 }
 
+/// The first compute capability, times ten, whose kernels can be launched before their predecessors end.
+pub(super) const DEPENDENT_LAUNCH: u32 = 90;
+
 /// Compiler options. `sm` is the compute capability times ten; 9.0 has instructions under its own name only.
 pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> {
     let suffix = if sm == 90 { "a" } else { "" };
@@ -137,6 +149,9 @@ pub(super) fn options(sm: u32, key: &KernelKey, one_entry: bool) -> Vec<String> 
         .into_iter()
         .chain([format!("-arch=sm_{sm}{suffix}")])
         .collect();
+    if sm >= DEPENDENT_LAUNCH {
+        options.push("-DGPU_PDL".to_owned());
+    }
     options.extend(key.constants.iter().map(|(name, value)| format!("-DFC_{name}={value}")));
     if one_entry {
         options.extend(["-DONE_ENTRY".to_owned(), format!("-DENTRY_{}", key.name)]);

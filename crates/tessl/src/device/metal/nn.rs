@@ -132,7 +132,7 @@ pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
 
 pub(super) fn norm_qkv_rope(desc: &NormQkvRopeDesc, profile: &DeviceProfile) -> Result<Plan> {
     let op = "norm_qkv_rope";
-    if !desc.has_kernel() {
+    if !desc.has_kernel(false) {
         return Err(Error::unsupported(op, desc.types(), "metal"));
     }
     let kernel = KernelKey::builtin("qkv", format!("{op}_{}", desc.dtype)).constant("FORMAT", desc.weights.number());

@@ -154,7 +154,11 @@ impl<'a> Attention<'a> {
             return Err(wrong("sinks", sinks, format!("it must be [{heads}], one for each head of `q`")));
         }
         let narrow = |n: usize| u32::try_from(n).expect("INVARIANT: checked against the limit");
-        let steps = |t: &Tensor| t.alignment(t.strides()[..t.rank() - 1].iter().copied());
+        // A repeated row has a stride of 0, which copy engines are not asked to take: it counts as one element.
+        let steps = |t: &Tensor| {
+            let axes = t.strides().iter().zip(t.shape()).take(t.rank() - 1);
+            t.alignment(axes.map(|(&stride, &n)| if n > 1 { stride.max(1) } else { stride }))
+        };
         Ok(AttentionDesc {
             sequences: narrow(batch),
             queries: narrow(outer[1]),

@@ -30,7 +30,11 @@ impl Attention<'_> {
             return Ok(());
         }
         let rt = self.q.runtime();
-        let prepared = rt.prepare(&Desc::Attention(desc.clone()))?;
+        let problem = Desc::Attention(desc.clone());
+        let prepared = match self.plan {
+            Some(plan) => rt.prepare_candidate(OP, &problem, plan)?,
+            None => rt.prepare(&problem)?,
+        };
         let plan = &prepared.plan;
         let args = self.args(&checked, plan);
         let mut bindings: SmallVec<[Binding; 6]> =

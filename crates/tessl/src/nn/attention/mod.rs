@@ -8,6 +8,7 @@ pub use desc::{AttentionDesc, CombineDesc};
 
 use super::cache::Start;
 use crate::error::Result;
+use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
@@ -30,7 +31,8 @@ const PAGES: [usize; 3] = [16, 32, 64];
 ///
 /// Query head h reads key head `h / (Hq / Hkv)`. With `t = scale * (q . k)`, bent by the softcap, plus an additive mask:
 /// `out = sum_j exp(t_j - m) v_j / (sum_j exp(t_j - m) + exp(sink - m))` over the visible keys j, m their largest score
-/// or the sink. Products and sums are f32, online (never Tq x Tkv memory), and round once to the output.
+/// or the sink. Products and sums are f32, online (never Tq x Tkv memory), and round once to the output. Matrix units take
+/// weights of bf16 or f16, rounded from f32 (on the CPU as the sum of two); sums of weights are of the f32 ones.
 ///
 /// Views need a unit stride along D alone: q, k and v may be parts of one fused buffer, k and v a cache
 /// `[B, capacity, Hkv, D]` of which [`kv_lengths`](Self::kv_lengths) names the used part. With
@@ -73,6 +75,7 @@ pub struct Attention<'a> {
     sinks: Option<&'a Tensor>,
     scale: Option<f32>,
     softcap: Option<f32>,
+    plan: Option<&'a Plan>,
 }
 
 /// Where the first query of a sequence stands.
@@ -100,6 +103,7 @@ impl<'a> Attention<'a> {
             sinks: None,
             scale: None,
             softcap: None,
+            plan: None,
         }
     }
 
@@ -173,11 +177,19 @@ impl<'a> Attention<'a> {
         self
     }
 
+    /// Runs this plan in place of the table's choice: for tuners and tests. It is one of
+    /// [`candidates`](crate::plan::candidates) for this problem on this device, or the call is refused.
+    pub fn with_plan(mut self, plan: &'a Plan) -> Self {
+        self.plan = Some(plan);
+        self
+    }
+
     /// Encodes the operation on the default stream.
     ///
     /// # Errors
     /// `Shape`, `Layout`, `DType`, `Scalar`, `Overlap`, `WrongRuntime`, `Expired` or `TooLarge` for arguments that do not
-    /// fit, `Scratch` inside a capture for a stream that reserved too little; nothing is encoded then.
+    /// fit, `Scratch` inside a capture for a stream that reserved too little, `Unsupported` for a plan that is not one of
+    /// the problem's; nothing is encoded then.
     pub fn run(&self) -> Result<()> {
         self.encode(None)
     }
@@ -203,6 +215,9 @@ impl<'a> Attention<'a> {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn scratch_bytes(&self) -> Result<u64> {
+        if let Some(plan) = self.plan {
+            return Ok(plan.scratch_bytes);
+        }
         let desc = crate::plan::Desc::Attention(self.desc()?);
         Ok(crate::plan::plan(&desc, self.q.runtime().profile())?.scratch_bytes)
     }

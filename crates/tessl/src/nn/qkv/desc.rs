@@ -24,11 +24,12 @@ pub enum WeightsDesc {
 }
 
 impl WeightsDesc {
-    /// The number in GPU kernels: that of the format, then dense f32, f16 and bf16.
+    /// The number in kernels: that of the format, then dense f32, f16 and bf16, then formats with sixteen rows side by side.
     pub(crate) fn number(self) -> u32 {
         match self {
             WeightsDesc::Dense(dtype) => 12 + crate::nn::quant::dtype_code(dtype),
-            WeightsDesc::Quantized { format, .. } => format.number(),
+            WeightsDesc::Quantized { format, layout: QLayout::Rows, .. } => format.number(),
+            WeightsDesc::Quantized { format, layout: QLayout::Rows16, .. } => 16 + format.number(),
         }
     }
 
@@ -78,11 +79,11 @@ impl NormQkvRopeDesc {
         format!("{} x {:?} -> {} with {} norms", self.dtype, self.weights, self.dtype, self.norm)
     }
 
-    /// Whether there is a kernel for these types.
-    pub(crate) fn has_kernel(&self) -> bool {
+    /// Whether there is a kernel for these types, on a device that reads this format with sixteen rows side by side or not.
+    pub(crate) fn has_kernel(&self, rows16: bool) -> bool {
         let weights = match self.weights {
             WeightsDesc::Dense(dtype) => dtype.is_float(),
-            WeightsDesc::Quantized { layout, .. } => layout == QLayout::Rows,
+            WeightsDesc::Quantized { layout, .. } => layout == QLayout::Rows || rows16,
         };
         weights && self.dtype.is_float() && (self.norm == DType::F32 || self.norm == self.dtype)
     }

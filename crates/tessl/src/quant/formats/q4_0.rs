@@ -3,6 +3,8 @@
 
 use super::scales::{extreme, nearest, read_f16, write_f16};
 use crate::quant::Code;
+#[cfg(target_arch = "x86_64")]
+use crate::quant::{QFormat, rows16::Parts};
 
 /// The block of Q4_0.
 #[derive(Clone, Copy)]
@@ -17,6 +19,8 @@ impl Code for Q4_0 {
     const RUN: usize = 32;
     const BYTES: usize = 18;
     const FACTORS: usize = 0;
+    #[cfg(target_arch = "x86_64")]
+    const ROWS16: Option<Parts> = Parts::of(QFormat::Q4_0);
 
     /// The extreme weight becomes code 0.
     fn pack(weights: &[f32], _: [f32; 2], block: &mut [u8]) {

@@ -2,6 +2,8 @@
 
 use super::scales::{nearest, range, read_f16, write_f16};
 use crate::quant::Code;
+#[cfg(target_arch = "x86_64")]
+use crate::quant::{QFormat, rows16::Parts};
 
 /// The block of Q4_1.
 #[derive(Clone, Copy)]
@@ -16,6 +18,8 @@ impl Code for Q4_1 {
     const RUN: usize = 32;
     const BYTES: usize = 20;
     const FACTORS: usize = 0;
+    #[cfg(target_arch = "x86_64")]
+    const ROWS16: Option<Parts> = Parts::of(QFormat::Q4_1);
 
     fn pack(weights: &[f32], _: [f32; 2], block: &mut [u8]) {
         let [low, high] = range(weights);

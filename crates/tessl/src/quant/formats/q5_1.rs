@@ -3,6 +3,8 @@
 use super::q5_0::{pack_five, unpack_five};
 use super::scales::{nearest, range, read_f16, write_f16};
 use crate::quant::Code;
+#[cfg(target_arch = "x86_64")]
+use crate::quant::{QFormat, rows16::Parts};
 
 /// The block of Q5_1.
 #[derive(Clone, Copy)]
@@ -12,6 +14,8 @@ impl Code for Q5_1 {
     const RUN: usize = 32;
     const BYTES: usize = 24;
     const FACTORS: usize = 0;
+    #[cfg(target_arch = "x86_64")]
+    const ROWS16: Option<Parts> = Parts::of(QFormat::Q5_1);
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Between 0 and 31.
     fn pack(weights: &[f32], _: [f32; 2], block: &mut [u8]) {

@@ -2,6 +2,8 @@
 
 use super::scales::{extreme, nearest, read_f16, write_f16};
 use crate::quant::Code;
+#[cfg(target_arch = "x86_64")]
+use crate::quant::{QFormat, rows16::Parts};
 
 /// The block of Q8_0.
 #[derive(Clone, Copy)]
@@ -11,6 +13,8 @@ impl Code for Q8_0 {
     const RUN: usize = 32;
     const BYTES: usize = 34;
     const FACTORS: usize = 0;
+    #[cfg(target_arch = "x86_64")]
+    const ROWS16: Option<Parts> = Parts::of(QFormat::Q8_0);
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The bits of an i8.
     fn pack(weights: &[f32], _: [f32; 2], block: &mut [u8]) {

@@ -316,14 +316,22 @@ unsafe fn values<S: Simd, const R: usize>(
             for rows in &block.rows[ahead..ahead + PASS] {
                 (0..dim * a.dtype.size()).step_by(64).for_each(|at| S::prefetch(rows[1].wrapping_add(at)));
             }
-            let weights: [[S::V; PASS]; R] =
-                std::array::from_fn(|r| std::array::from_fn(|j| S::splat(block.scores[r][first + j])));
+            // Loops and no closures of library functions: those are compiled without the instruction set.
+            let mut weights = [[S::splat(0.0); PASS]; R];
+            for (weights, scores) in weights.iter_mut().zip(&block.scores) {
+                for (weight, score) in weights.iter_mut().zip(&scores[first..]) {
+                    *weight = S::splat(*score);
+                }
+            }
             for d in (0..padded).step_by(S::LANES) {
-                let v: [S::V; PASS] = std::array::from_fn(|j| part::<S>(v[j], a.dtype, d, dim));
+                let mut parts = [S::splat(0.0); PASS];
+                for (to, v) in parts.iter_mut().zip(v) {
+                    *to = part::<S>(v, a.dtype, d, dim);
+                }
                 for (result, weights) in results.iter_mut().zip(&weights) {
                     let to = result.as_mut_ptr().add(d);
                     let mut sum = S::load(to);
-                    for (weight, v) in weights.iter().zip(v) {
+                    for (weight, v) in weights.iter().zip(parts) {
                         sum = S::fma(*weight, v, sum);
                     }
                     S::store(to, sum);

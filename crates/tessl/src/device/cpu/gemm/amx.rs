@@ -178,7 +178,6 @@ macro_rules! dot {
                         "prefetcht0 [{a} + 5056]",
                         "tileloadd tmm5, [{a} + {s} + 1024]",
                         concat!($op, " tmm2, tmm5, tmm6"),
-                        "prefetcht1 [{p} + 128]",
                         "prefetcht0 [{a} + 5120]",
                         "prefetcht0 [{a} + 5184]",
                         "prefetcht0 [{a} + 5248]",
@@ -188,7 +187,6 @@ macro_rules! dot {
                         "prefetcht0 [{a} + 5504]",
                         "prefetcht0 [{a} + 5568]",
                         concat!($op, " tmm3, tmm5, tmm7"),
-                        "prefetcht1 [{p} + 192]",
                         "prefetcht0 [{a} + 5632]",
                         "prefetcht0 [{a} + 5696]",
                         "prefetcht0 [{a} + 5760]",
@@ -199,7 +197,7 @@ macro_rules! dot {
                         "prefetcht0 [{a} + 6080]",
                         "add {a}, 2048",
                         "add {b}, 2048",
-                        "add {p}, 256",
+                        "add {p}, 128",
                         "dec {n}",
                         "jnz 2b",
                         "tilestored [{c} + {ld}], tmm0",
@@ -237,7 +235,8 @@ impl<D: Dot> Micro for Amx<D> {
     const COLS: usize = 2 * LANES;
     const STEP: usize = DEPTH / D::BYTES;
     const BYTES: usize = D::BYTES;
-    const AHEAD: usize = 256;
+    const AHEAD: usize = 128;
+    const FETCHES_B: bool = false;
 
     #[inline(always)]
     unsafe fn pack(panel: Panel) {

@@ -172,7 +172,7 @@ impl<'a> Driver<'a> {
                     break;
                 }
             }
-            let epilogue = &op.epilogue(z);
+            let epilogue = &op.epilogue(z, self.cols);
             for panel in panels.clone() {
                 let col = panel * self.cols;
                 let (sums, ld, up, cols) = (sums(panel), M::COLS, M::COLS / 2, self.cols.min(columns.end - col));
@@ -310,7 +310,7 @@ impl<'a> Driver<'a> {
         threads: usize,
     ) {
         let op = self.op;
-        let (work, epilogue) = (Workspace::get(), op.epilogue(z));
+        let (work, epilogue) = (Workspace::get(), op.epilogue(z, self.cols));
         let rows = self.tile_m.min(op.m - row);
         let strips = rows.div_ceil(M::ROWS);
         let sums_of_panel = if self.padded_k > self.depth { strips * M::ROWS * M::COLS } else { 0 };
@@ -335,7 +335,9 @@ impl<'a> Driver<'a> {
                         // After the last steps of a panel come the first ones of the next.
                         let next =
                             if k + steps < depth { panel.add((k + steps) * step) } else { panel.wrapping_add(b.panel) };
-                        ahead.expect(next, steps * step);
+                        if M::FETCHES_B {
+                            ahead.expect(next, steps * step);
+                        }
                         for i in 0..strips {
                             let (row, rows) = (row + i * M::ROWS, M::ROWS.min(rows - i * M::ROWS));
                             let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES);

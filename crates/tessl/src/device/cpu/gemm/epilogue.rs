@@ -8,6 +8,8 @@ use crate::gemm::Activation;
 
 /// Columns of the widest tile.
 pub(super) const MAX_COLUMNS: usize = 64;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// One value per row or column; null where there is none.
 #[derive(Clone, Copy)]
@@ -66,19 +68,19 @@ pub(super) struct Epilogue {
     /// Place of up's values in vectors along columns.
     pub(super) up: usize,
     pub(super) activation: Activation,
-    /// C is larger than the caches near the core, and no old value of it is read: stores go past them.
+    /// C is larger than what should stay near the core, and no old value of it is read: stores go past the caches.
     pub(super) stream: bool,
 }
 
-/// Bytes of C from which on its stores go past the second-level cache (half of one).
-const STREAM_BYTES: usize = 1 << 20;
+/// Elements of C from which on its stores go past the second-level cache.
+const STREAMED: usize = 1 << 18;
 
 impl Epilogue {
-    /// Sets `stream` for `elements` of C: whole lines, and only a copy to do.
-    pub(super) fn for_size(mut self, elements: usize) -> Self {
-        let aligned = self.c.addr().is_multiple_of(64) && (self.c_rs * 4).is_multiple_of(64);
-        let copied = self.plain() && self.output.size() == 4;
-        self.stream = copied && aligned && elements * 4 >= STREAM_BYTES;
+    /// Sets `stream` for `elements` of C whose tiles are `cols` wide: whole lines that nobody reads before.
+    pub(super) fn for_size(mut self, elements: usize, cols: usize) -> Self {
+        let size = self.output.size();
+        let lines = [self.c.addr(), self.c_rs * size, cols * size].iter().all(|x| x.is_multiple_of(LINE));
+        self.stream = lines && elements >= STREAMED && self.beta == 0.0 && self.residual.is_null();
         self
     }
 
@@ -109,10 +111,33 @@ impl Epilogue {
         self.c.wrapping_add((row * self.c_rs + col) * self.output.size())
     }
 
+    /// Stores one row of a tile: `cols` finished values, or sums where nothing is done to them.
+    #[inline(always)]
+    unsafe fn store<S: Simd>(&self, from: *const f32, to: *mut u8, cols: usize) {
+        let size = self.output.size();
+        // SAFETY: forwarded. Whole lines are aligned to registers and as long as some of them.
+        unsafe {
+            if !S::STREAMS || !self.stream || !(cols * size).is_multiple_of(LINE) {
+                // Whole numbers are four bytes as well.
+                let output = if size == 4 { DType::F32 } else { self.output };
+                narrow::<S>(from, to, output, cols);
+            } else if size == 4 {
+                for j in (0..cols).step_by(S::LANES) {
+                    S::stream(to.cast::<f32>().add(j), S::load(from.add(j)));
+                }
+            } else {
+                for j in (0..cols).step_by(2 * S::LANES) {
+                    let halves = [S::load(from.add(j)), S::load(from.add(j + S::LANES))];
+                    S::stream_short(to.cast::<u16>().add(j), halves, self.output);
+                }
+            }
+        }
+    }
+
     /// Fetches a tile of C for writing.
     #[inline(always)]
     pub(super) fn fetch<S: Simd>(&self, row: usize, col: usize, rows: usize, cols: usize) {
-        if self.stream {
+        if self.stream && S::STREAMS {
             return;
         }
         for i in 0..rows {
@@ -146,18 +171,9 @@ impl Task for Tile<'_> {
         debug_assert!(cols <= MAX_COLUMNS);
         // SAFETY: the driver passes tiles inside C, and sums of this tile's size.
         unsafe {
-            if e.stream && cols.is_multiple_of(S::LANES) {
+            if e.plain() {
                 for i in 0..rows {
-                    let (t, c) = (sums.add(i * ld), e.at(row + i, col).cast::<f32>());
-                    for j in (0..cols).step_by(S::LANES) {
-                        S::stream(c.add(j), S::load(t.add(j)));
-                    }
-                }
-            } else if e.plain() {
-                // Whole numbers are four bytes as well.
-                let output = if e.whole { DType::F32 } else { e.output };
-                for i in 0..rows {
-                    narrow::<S>(sums.add(i * ld), e.at(row + i, col), output, cols);
+                    e.store::<S>(sums.add(i * ld), e.at(row + i, col), cols);
                 }
             } else {
                 self.all::<S>();
@@ -199,7 +215,7 @@ impl Tile<'_> {
                     widen::<S>(r, e.output, old.as_mut_ptr(), cols);
                     t.iter_mut().zip(&old).for_each(|(t, r)| *t += r);
                 }
-                narrow::<S>(t.as_ptr(), c, e.output, cols);
+                e.store::<S>(t.as_ptr(), c, cols);
             }
         }
     }

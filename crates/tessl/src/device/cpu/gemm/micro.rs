@@ -54,6 +54,9 @@ pub(in super::super) trait Micro: 'static {
     /// Bytes of `ahead` that are fetched for each `STEP` steps.
     const AHEAD: usize = 0;
 
+    /// B is read so slowly that fetching its next piece keeps nothing else waiting.
+    const FETCHES_B: bool = true;
+
     /// Called by a thread before its first tile.
     #[inline(always)]
     unsafe fn begin() {}

@@ -186,6 +186,7 @@ macro_rules! floats {
             kernel!("gemm_fp8_f32", $isa, $which, blocked::<$tile, FP8, F32>),
             kernel!("gemm_fp8_f16", $isa, $which, blocked::<$tile, FP8, F16>),
             kernel!("gemm_fp8_bf16", $isa, $which, blocked::<$tile, FP8, BF16>),
+            kernel!("gemm_fp8_fp8", $isa, $which, blocked::<$tile, FP8, FP8>),
             kernel!("gemm_small_f32_f32", $isa, $which, few_rows::<$simd, F32, F32>),
             kernel!("gemm_small_f32_f16", $isa, $which, few_rows::<$simd, F32, F16>),
             kernel!("gemm_small_f32_bf16", $isa, $which, few_rows::<$simd, F32, BF16>),

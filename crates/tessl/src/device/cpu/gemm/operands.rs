@@ -90,6 +90,7 @@ impl Operands {
     /// The bindings hold the matrices that the arguments describe, in these element types.
     pub(super) unsafe fn new(call: &KernelCall<'_>, input: DType, output: DType) -> (Self, Option<(*mut u8, usize)>) {
         let args: &GemmArgs = call.args();
+        let output = operand_type(output, args.c_type);
         let extended = call.len() >= PLAIN + EXTRA;
         let at = if extended { PLAIN + EXTRA } else { PLAIN };
         let scratch = (call.len() > at).then(|| (call.binding(at).ptr, call.binding(at).bytes));
@@ -159,11 +160,11 @@ impl Operands {
         Source { ptr: self.up.ptr.wrapping_add(z * self.u_bs), ..self.up }
     }
 
-    /// The epilogue for C of matrix `z`.
-    pub(super) fn epilogue(&self, z: usize) -> Epilogue {
+    /// The epilogue for C of matrix `z`, in tiles of `cols` columns.
+    pub(super) fn epilogue(&self, z: usize, cols: usize) -> Epilogue {
         let (c, residual) = (self.epilogue.c, self.epilogue.residual);
         let residual = if residual.is_null() { residual } else { residual.wrapping_add(z * self.r_bs) };
-        Epilogue { c: c.wrapping_add(z * self.c_bs), residual, ..self.epilogue }.for_size(self.m * self.n)
+        Epilogue { c: c.wrapping_add(z * self.c_bs), residual, ..self.epilogue }.for_size(self.m * self.n, cols)
     }
 
     /// The product of the rows of one group with matrix `g`.

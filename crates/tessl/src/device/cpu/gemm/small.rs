@@ -73,7 +73,7 @@ impl Task for Columns<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Columns { op, z, first, count, sums, .. } = self;
-        let epilogue = op.epilogue(z);
+        let epilogue = op.epilogue(z, MAX_COLUMNS);
         let up = op.m * count;
         // SAFETY: the workspace holds twice `m * count` sums and `m * depth` elements of A; all else is inside the
         // operands.
@@ -86,6 +86,9 @@ impl Task for Columns<'_> {
                 let cols = MAX_COLUMNS.min(count - col);
                 let (sums, epilogue, rows) = (sums.add(col), &epilogue, op.m);
                 Tile { epilogue, sums, ld: count, up, row: 0, col: first + col, rows, cols }.run::<S>();
+            }
+            if epilogue.stream {
+                S::stream_end();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Plans for kernels that walk rows: chunks of about the same number of elements.
 
-use super::suffix;
+use super::{quant, suffix};
 use crate::device::Isa;
 use crate::device::cpu::{movement, norm, reduce, rope, rows};
 use crate::dtype::DType;
@@ -88,10 +88,10 @@ pub(super) fn sample(d: &SampleDesc, isa: Isa) -> Result<Plan> {
 }
 
 pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
-    if !d.has_kernel() {
+    if !d.has_kernel() && !(quant::rows16(d.layout, d.format, isa) && d.output.is_float()) {
         return Err(Error::unsupported("quantized_embedding", d.types(), "cpu"));
     }
-    let name = format!("quantized_embedding_{}_{}", d.format.code(), d.output);
+    let name = format!("quantized_embedding_{}_{}", quant::code(d.format, d.layout), d.output);
     Ok(map("quant", &name, isa, d.rows, d.n))
 }
 

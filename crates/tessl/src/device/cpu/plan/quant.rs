@@ -3,19 +3,34 @@
 use super::{gemm, suffix};
 use crate::device::Isa;
 use crate::device::cpu::qkv;
-use crate::device::cpu::quant::{FIXED_MAX_K, dot_tile_n, many, tile_k, tile_n};
+use crate::device::cpu::quant::{FIXED_MAX_K, dot_tile_n, many, reads_rows16, tile_k, tile_n};
 use crate::device::cpu::tables::{QuantKernel, quant_rows};
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{NormQkvRopeDesc, QuantDesc, WeightsDesc};
 use crate::plan::{KernelKey, Plan};
+use crate::quant::rows16::Parts;
+use crate::quant::{QFormat, QLayout};
+
+/// Whether this is the order of sixteen rows, for a format and a processor that have it.
+pub(super) fn rows16(layout: QLayout, format: QFormat, isa: Isa) -> bool {
+    layout == QLayout::Rows16 && Parts::of(format).is_some() && reads_rows16(isa)
+}
+
+/// The format and its order in the names of kernels.
+pub(super) fn code(format: QFormat, layout: QLayout) -> String {
+    match layout {
+        QLayout::Rows => format.code().to_owned(),
+        QLayout::Rows16 => format!("{}x16", format.code()),
+    }
+}
 
 pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
     let op = d.op.name();
-    if !d.has_kernel() {
+    if !d.has_kernel() && !(rows16(d.layout, d.format, isa) && d.input.is_float() && d.output.is_float()) {
         return Err(Error::unsupported(op, d.types(), "cpu"));
     }
-    let name = format!("{}_{}", d.format.code(), d.input);
+    let name = format!("{}_{}", code(d.format, d.layout), d.input);
     let row = quant_rows().iter().find(|r| r.fits(d, isa)).expect("INVARIANT: the last row takes everything");
     let (prefix, tile, tiles, scratch_bytes) = match row.kernel {
         kernel @ (QuantKernel::Few | QuantKernel::Dot) => {
@@ -54,7 +69,11 @@ pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
 
 /// Queries, keys and values: the product of few rows of f32 that a quantised product would take.
 pub(super) fn norm_qkv_rope(d: &NormQkvRopeDesc, isa: Isa) -> Result<Plan> {
-    if !d.has_kernel() {
+    let sixteen = match d.weights {
+        WeightsDesc::Quantized { format, layout, .. } => rows16(layout, format, isa),
+        WeightsDesc::Dense(_) => false,
+    };
+    if !d.has_kernel(sixteen) {
         return Err(Error::unsupported("norm_qkv_rope", d.types(), "cpu"));
     }
     let isa = isa.min(Isa::Avx512);

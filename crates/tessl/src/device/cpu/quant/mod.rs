@@ -4,7 +4,8 @@
 //! `quantized_few_{code}_{x}_{isa}` decodes the weights in place for a few rows of x (`few.rs`);
 //! `quantized_many_{code}_{x}_{isa}` decodes blocks of them into scratch memory for the dense product (`many.rs`). All do
 //! every operation of the family. Bindings: x; codes, scales, biases of each matrix; a bias of each; the residual; the outputs;
-//! scratch memory. `quantized_embedding_{code}_{y}_{isa}` has codes, scales, biases, ids, y.
+//! scratch memory. `quantized_embedding_{code}_{y}_{isa}` has codes, scales, biases, ids, y. A code ending in `x16` has sixteen
+//! rows side by side (`QLayout::Rows16`).
 
 #[cfg(target_arch = "x86_64")]
 mod dot;
@@ -28,12 +29,11 @@ use crate::quant::formats::{Affine4, Affine8, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, 
 #[cfg(target_arch = "x86_64")]
 use super::simd::Avx512;
 #[cfg(target_arch = "x86_64")]
-use dot::{Blocks, Bytes, Eights, Nibbles, Supers, Supers6};
+use operands::decode_rows16;
 use operands::{DecodeFn, decode};
 
-pub(super) use operands::dtype;
-
 pub(super) use few::{MAX_ROWS, tile_k, tile_n};
+pub(super) use operands::dtype;
 
 /// Elements of a row of x, at most: one row in fixed point fits the workspace of a thread.
 pub(super) const FIXED_MAX_K: u32 = 1 << 17;
@@ -47,14 +47,41 @@ pub(super) fn dot_tile_n(k: u32) -> u32 {
     (DOT_CHUNK / k.max(1)).clamp(16, DOT_TILE) / 16 * 16
 }
 
-/// Hands every code to macro `$then`, in the order of their numbers, with what `dot` reads them as.
+/// Whether there are kernels for sixteen rows side by side.
+pub(super) fn reads_rows16(isa: crate::device::Isa) -> bool {
+    matches!(isa, crate::device::Isa::Avx512 | crate::device::Isa::Amx)
+}
+
+/// Whether they are the fastest on this processor.
+pub(in crate::device) fn prefers_rows16(isa: crate::device::Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return reads_rows16(isa) && fixed::usable();
+    #[cfg(not(target_arch = "x86_64"))]
+    return reads_rows16(isa);
+}
+
+/// Hands every code to macro `$then`, in the order of their numbers, with what `dot` reads it as.
 macro_rules! codes {
     ($then:ident; $($first:tt)*) => {
         $then! { $($first)*
-        "affine4" Affine4 Nibbles<false>, "affine8" Affine8 Bytes<false>, "signed4" Signed4 Nibbles<true>,
-        "q8" Q8 Bytes<true>, "q4_0" Q4_0 Blocks<18, 2, 0, false, 8>, "q4_1" Q4_1 Blocks<20, 4, 0, true, 0>,
-        "q5_0" Q5_0 Blocks<22, 6, 2, false, 16>, "q5_1" Q5_1 Blocks<24, 8, 4, true, 0>, "q8_0" Q8_0 Eights,
-        "q4_k" Q4K Supers<false>, "q5_k" Q5K Supers<true>, "q6_k" Q6K Supers6 }
+        "affine4" Affine4 dot::Kernel::of::<dot::Nibbles<false>>(), "affine8" Affine8 dot::Kernel::of::<dot::Bytes<false>>(),
+        "signed4" Signed4 dot::Kernel::of::<dot::Nibbles<true>>(), "q8" Q8 dot::Kernel::of::<dot::Bytes<true>>(),
+        "q4_0" Q4_0 dot::Kernel::of::<dot::Blocks<18, 2, 0, false, 8>>(),
+        "q4_1" Q4_1 dot::Kernel::of::<dot::Blocks<20, 4, 0, true, 0>>(),
+        "q5_0" Q5_0 dot::Kernel::of::<dot::Blocks<22, 6, 2, false, 16>>(),
+        "q5_1" Q5_1 dot::Kernel::of::<dot::Blocks<24, 8, 4, true, 0>>(),
+        "q8_0" Q8_0 dot::Kernel::of::<dot::Eights>(), "q4_k" Q4K dot::Kernel::of::<dot::Supers<false>>(),
+        "q5_k" Q5K dot::Kernel::of::<dot::Supers<true>>(), "q6_k" Q6K dot::Kernel::of::<dot::Supers6>() }
+    };
+}
+
+/// The same for those that can lie with sixteen rows side by side: q4_0, number 4, and the ones after it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! codes16 {
+    ($then:ident; $($first:tt)*) => {
+        $then! { $($first)*
+        "q4_0x16" Q4_0 dot::FOURS16, "q4_1x16" Q4_1 dot::FOURS16_MIN, "q5_0x16" Q5_0 dot::FIVES16,
+        "q5_1x16" Q5_1 dot::FIVES16_MIN, "q8_0x16" Q8_0 dot::EIGHTS16 }
     };
 }
 
@@ -66,7 +93,7 @@ macro_rules! formats {
 }
 
 macro_rules! kernels {
-    ($isa:literal, $which:expr, $s:ty; $($name:literal $code:ident $codes:ty),*) => {
+    ($isa:literal, $which:expr, $s:ty; $($name:literal $code:ident $kernel:expr),*) => {
         &[$(
             kernel!("few_", $name, "_f32_", $isa, $which, |call| few::run::<$s>(call, DType::F32, decode::<$s, $code>)),
             kernel!("few_", $name, "_f16_", $isa, $which, |call| few::run::<$s>(call, DType::F16, decode::<$s, $code>)),
@@ -81,19 +108,46 @@ macro_rules! kernels {
     };
 }
 
-/// Whole codes times x in fixed point.
+/// Whole codes times x in fixed point. The codes as `dot` reads them stand last.
 #[cfg(target_arch = "x86_64")]
 macro_rules! dots {
-    ($($name:literal $code:ident $codes:ty),*) => {
+    ($decode:ident; $($name:literal $code:ident $kernel:expr),*) => {
         &[$(
             kernel!("dot_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::F32, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::F32, $decode::<Avx512, $code>, const { &$kernel })
             }),
             kernel!("dot_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::F16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::F16, $decode::<Avx512, $code>, const { &$kernel })
             }),
             kernel!("dot_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
-                dot::run(call, DType::Bf16, decode::<Avx512, $code>, const { &dot::Kernel::of::<$codes>() })
+                dot::run(call, DType::Bf16, $decode::<Avx512, $code>, const { &$kernel })
+            }),
+        )*]
+    };
+}
+
+/// What the order of sixteen rows has beside dot products.
+#[cfg(target_arch = "x86_64")]
+macro_rules! sixteens {
+    ($($name:literal $code:ident $kernel:expr),*) => {
+        &[$(
+            kernel!("many_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::F32, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("many_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::F16, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("many_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
+                many::run::<Avx512>(call, DType::Bf16, Isa::Avx512, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_f32_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::F32, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_f16_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::F16, decode_rows16::<Avx512, $code>)
+            }),
+            kernel!("embedding_", $name, "_bf16_", "avx512", Isa::Avx512, |call| {
+                embed::run::<Avx512>(call, DType::Bf16, decode_rows16::<Avx512, $code>)
             }),
         )*]
     };
@@ -102,9 +156,9 @@ macro_rules! dots {
 /// The dense product of bf16 rows on AMX tiles.
 #[cfg(target_arch = "x86_64")]
 macro_rules! amx {
-    ($($name:literal $code:ident $codes:ty),*) => {
+    ($decode:ident; $($name:literal $code:ident $kernel:expr),*) => {
         &[$(kernel!("many_", $name, "_bf16_", "amx", Isa::Amx, |call| {
-            many::run::<Avx512>(call, DType::Bf16, Isa::Amx, decode::<Avx512, $code>)
+            many::run::<Avx512>(call, DType::Bf16, Isa::Amx, $decode::<Avx512, $code>)
         })),*]
     };
 }
@@ -129,26 +183,42 @@ pub(super) const BUILTINS: &[&[Builtin]] = for_each_isa!(formats);
 
 /// The kernels that need AMX, and those that need VNNI and do without where it is missing.
 #[cfg(target_arch = "x86_64")]
-pub(super) const NATIVE: &[&[Builtin]] = &[codes! { amx; }, codes! { dots; }];
+pub(super) const NATIVE: &[&[Builtin]] = &[
+    codes! { amx; decode; },
+    codes! { dots; decode; },
+    codes16! { amx; decode_rows16; },
+    codes16! { dots; decode_rows16; },
+    codes16! { sixteens; },
+];
 
 /// No such kernels on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const NATIVE: &[&[Builtin]] = &[];
 
-/// The decoders of every code on vectors of `$s`.
+/// The decoders of codes on vectors of `$s`.
 macro_rules! decoders {
-    ($s:ty; $($name:literal $code:ident $codes:ty),*) => { [$(decode::<$s, $code> as DecodeFn),*] };
+    ($decode:ident, $s:ty; $($name:literal $code:ident $kernel:expr),*) => { [$($decode::<$s, $code> as DecodeFn),*] };
 }
 
-/// Every code as `dot` reads it.
+/// Codes as `dot` reads them.
 #[cfg(target_arch = "x86_64")]
 macro_rules! dot_kernels {
-    ($($name:literal $code:ident $codes:ty),*) => { [$(dot::Kernel::of::<$codes>()),*] };
+    ($($name:literal $code:ident $kernel:expr),*) => { [$($kernel),*] };
 }
 
-/// The decoder of weights by the number of their code; dense f32, f16 and bf16 come after the codes.
+/// The first of the codes whose rows lie sixteen side by side: 16 more than q4_0 has otherwise.
+#[cfg(target_arch = "x86_64")]
+const FIRST16: u32 = 16 + 4;
+
+/// The decoder of weights by the number of their code; dense f32, f16 and bf16 come after the codes, then those with sixteen
+/// rows side by side.
 fn decoder<S: Simd>(number: u32) -> DecodeFn {
-    let coded: [DecodeFn; 12] = codes! { decoders; S; };
+    let coded: [DecodeFn; 12] = codes! { decoders; decode, S; };
+    #[cfg(target_arch = "x86_64")]
+    if number >= FIRST16 {
+        let side_by_side: [DecodeFn; 5] = codes16! { decoders; decode_rows16, S; };
+        return side_by_side[(number - FIRST16) as usize];
+    }
     coded.get(number as usize).copied().unwrap_or_else(|| operands::dense::<S>(number))
 }
 
@@ -168,6 +238,11 @@ pub(super) unsafe fn few<S: Simd>(call: &KernelCall<'_>, number: u32) {
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn dot(call: &KernelCall<'_>, number: u32) {
     static KERNELS: [dot::Kernel; 12] = codes! { dot_kernels; };
+    static SIDE_BY_SIDE: [dot::Kernel; 5] = codes16! { dot_kernels; };
+    let kernel = match number.checked_sub(FIRST16) {
+        Some(at) => &SIDE_BY_SIDE[at as usize],
+        None => &KERNELS[number as usize],
+    };
     // SAFETY: forwarded.
-    unsafe { dot::run(call, DType::F32, decoder::<Avx512>(number), &KERNELS[number as usize]) }
+    unsafe { dot::run(call, DType::F32, decoder::<Avx512>(number), kernel) }
 }

@@ -7,6 +7,8 @@ use crate::args::QuantArgs;
 use crate::dtype::DType;
 use crate::quant::Code;
 use crate::quant::formats::f16_to_f32;
+#[cfg(target_arch = "x86_64")]
+use crate::quant::rows16::{MAX_BLOCK, ROWS};
 use std::marker::PhantomData;
 
 /// Weights decoded at once: a multiple of the run of every code.
@@ -124,6 +126,40 @@ impl Task for Widen {
     unsafe fn run<S: Simd>(self) {
         // SAFETY: forwarded.
         unsafe { widen::<S>(self.from, self.dtype, self.out, self.count) }
+    }
+}
+
+/// The same where sixteen rows lie side by side ([`Rows16`](crate::QLayout::Rows16)), for codes of blocks of 32.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn decode_rows16<S: Simd, C: Code>(
+    w: &Weights,
+    row: usize,
+    start: usize,
+    count: usize,
+    out: *mut f32,
+) {
+    // SAFETY: forwarded.
+    unsafe { S::vectorize(DecodeRows16::<C>(Decode { weights: w, row, start, count, out, code: PhantomData })) }
+}
+
+#[cfg(target_arch = "x86_64")]
+struct DecodeRows16<'a, C>(Decode<'a, C>);
+
+#[cfg(target_arch = "x86_64")]
+impl<C: Code> Task for DecodeRows16<'_, C> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Decode { weights: w, row, start, count, out, .. } = self.0;
+        let parts = C::ROWS16.expect("INVARIANT: a kernel of a format that lies so");
+        let (mut block, sixteen) = ([0u8; MAX_BLOCK], ROWS * C::BYTES);
+        for at in (0..count).step_by(C::RUN) {
+            // SAFETY: forwarded: the rows of this sixteen have the block.
+            unsafe {
+                let place = w.codes.add(row / ROWS * ROWS * w.row + (start + at) / C::RUN * sixteen);
+                parts.take(std::slice::from_raw_parts(place, sixteen), row % ROWS, &mut block[..C::BYTES]);
+                C::unpack(&block[..C::BYTES], [0.0; 2], std::slice::from_raw_parts_mut(out.add(at), C::RUN));
+            }
+        }
     }
 }
 

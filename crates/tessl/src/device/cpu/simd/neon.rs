@@ -2,10 +2,9 @@
 
 use super::super::gemm::int8::Pairs;
 use super::{Simd, Task};
-use half::f16;
 use std::arch::aarch64::*;
 
-/// aarch64 NEON. f16 goes through the integer conversions of `half`, because the f16 vector type is not stable.
+/// aarch64 NEON. The conversions of f16 are part of it; arithmetic on f16 is not.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Neon;
 
@@ -54,19 +53,25 @@ impl Simd for Neon {
         unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p)))) }
     }
     #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: float32x4_t) {
+        // SAFETY: forwarded. A NaN is kept by its quiet bit, everything else is rounded by an addition.
+        unsafe {
+            let bits = vreinterpretq_u32_f32(v);
+            let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
+            let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            vst1_u16(p, vshrn_n_u32::<16>(vbslq_u32(vceqq_f32(v, v), rounded, quiet)));
+        }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> float32x4_t {
         // SAFETY: forwarded.
-        let v = unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|x| f16::from_bits(x).to_f32());
-        // SAFETY: `v` has four elements.
-        unsafe { vld1q_f32(v.as_ptr()) }
+        unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))) }
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: float32x4_t) {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: `lanes` has four elements.
-        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) };
-        // SAFETY: forwarded.
-        unsafe { p.cast::<[u16; 4]>().write_unaligned(lanes.map(|x| f16::from_f32(x).to_bits())) }
+        // SAFETY: forwarded. Rounds to nearest even, as programs start.
+        unsafe { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))) }
     }
     #[inline(always)]
     unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {

@@ -2,6 +2,7 @@
 
 use super::super::gemm::int8::Pairs;
 use super::{Simd, Task};
+use crate::dtype::DType;
 use std::arch::x86_64::*;
 
 /// AVX2 with FMA and F16C.
@@ -26,9 +27,55 @@ unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
     }
 }
 
+// Roundings to nearest even. In bf16 a NaN is kept by its quiet bit and everything else is rounded by an addition: the
+// conversion of AVX512-BF16 would make zeros of subnormal numbers.
+impl Avx2 {
+    #[inline(always)]
+    unsafe fn bf16(v: __m256) -> __m128i {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+            let upper = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256::<1>(upper))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn half(v: __m256) -> __m128i {
+        // SAFETY: the caller has F16C.
+        unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
+    }
+}
+
+impl Avx512 {
+    #[inline(always)]
+    unsafe fn bf16(v: __m512) -> __m256i {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn half(v: __m512) -> __m256i {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v) }
+    }
+}
+
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
+    const STREAMS: bool = true;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -71,6 +118,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
     }
     #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m256) {
+        // SAFETY: forwarded.
+        unsafe { _mm_storeu_si128(p.cast(), Avx2::bf16(v)) }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m256 {
         // SAFETY: forwarded.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
@@ -78,7 +130,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m256) {
         // SAFETY: forwarded.
-        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+        unsafe { _mm_storeu_si128(p.cast(), Avx2::half(v)) }
     }
     #[inline(always)]
     unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
@@ -106,6 +158,17 @@ impl Simd for Avx2 {
         unsafe { _mm256_stream_ps(p, v) }
     }
     #[inline(always)]
+    unsafe fn stream_short(p: *mut u16, [low, high]: [__m256; 2], dtype: DType) {
+        // SAFETY: forwarded.
+        unsafe {
+            let [low, high] = match dtype {
+                DType::Bf16 => [Avx2::bf16(low), Avx2::bf16(high)],
+                _ => [Avx2::half(low), Avx2::half(high)],
+            };
+            _mm256_stream_si256(p.cast(), _mm256_set_m128i(high, low));
+        }
+    }
+    #[inline(always)]
     unsafe fn stream_end() {
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() }
@@ -115,6 +178,7 @@ impl Simd for Avx2 {
 impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
+    const STREAMS: bool = true;
 
     #[inline(always)]
     unsafe fn vectorize<T: Task>(task: T) {
@@ -157,6 +221,11 @@ impl Simd for Avx512 {
         unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
     }
     #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        // SAFETY: forwarded.
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::bf16(v)) }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m512 {
         // SAFETY: forwarded.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
@@ -164,7 +233,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
         // SAFETY: forwarded.
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+        unsafe { _mm256_storeu_si256(p.cast(), Avx512::half(v)) }
     }
     #[inline(always)]
     unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize) {
@@ -190,6 +259,17 @@ impl Simd for Avx512 {
     unsafe fn stream(p: *mut f32, v: __m512) {
         // SAFETY: forwarded.
         unsafe { _mm512_stream_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn stream_short(p: *mut u16, [low, high]: [__m512; 2], dtype: DType) {
+        // SAFETY: forwarded.
+        unsafe {
+            let [low, high] = match dtype {
+                DType::Bf16 => [Avx512::bf16(low), Avx512::bf16(high)],
+                _ => [Avx512::half(low), Avx512::half(high)],
+            };
+            _mm512_stream_si512(p.cast(), _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high));
+        }
     }
     #[inline(always)]
     unsafe fn stream_end() {

@@ -183,7 +183,7 @@ const FLOAT_SETS: [[GemmRow; 6]; 5] = [
 ];
 
 const SHORT_SETS: [[GemmRow; 5]; 9] = [
-    blocked!("amx int8", AMX, INT8, Isa::Amx, [256, 1024, 512]),
+    blocked!("amx int8", AMX, INT8, Isa::Amx, [256, 1024, 768]),
     blocked!("avx512 int8", &[Isa::Avx512], INT8, Isa::Avx512, [96, 1024, 256]),
     blocked!("avx2 int8", &[Isa::Avx2], INT8, Isa::Avx2, [96, 1024, 256]),
     blocked!("neon int8", &[Isa::Neon], INT8, Isa::Neon, [96, 1020, 256]),

@@ -51,8 +51,9 @@ impl WgmmaRow {
         }
         let slots = u64::from(cores * self.usable / 100).max(1);
         let waves = tiles.checked_mul(u64::from(self.split))?.div_ceil(slots);
-        let one = u64::from(steps.div_ceil(self.split)) * u64::from(self.step) + u64::from(self.fixed);
-        waves.checked_mul(one)
+        let work = u64::from(steps.div_ceil(self.split)) * u64::from(self.step);
+        // What blocks side by side need beside their steps, they need at the same time.
+        waves.checked_mul(work)?.checked_add(waves.div_ceil(u64::from(self.resident)) * u64::from(self.fixed))
     }
 }
 
@@ -83,13 +84,16 @@ const ROWS: &[WgmmaRow] = rows! {
     0: 128 x 256, 4 stages, 384 threads, 1 an SM, split 1 (100 %), band 16, 1040 + 3500;
     1: 128 x 192, 4 stages, 384 threads, 1 an SM, split 1 (100 %), band 16, 830 + 2800;
     2: 128 x 128, 6 stages, 384 threads, 1 an SM, split 1 (100 %), band 12, 640 + 2000;
+    3: 64 x 128, 8 stages, 256 threads, 1 an SM, split 1 (100 %), band 16, 400 + 1500;
     3: 64 x 128, 4 stages, 256 threads, 2 an SM, split 1 (100 %), band 16, 400 + 1500;
+    4: 64 x 64, 12 stages, 256 threads, 1 an SM, split 1 (100 %), band 12, 260 + 1000;
     4: 64 x 64, 6 stages, 256 threads, 2 an SM, split 1 (100 %), band 12, 260 + 1000;
     2: 128 x 128, 7 stages, 384 threads, 1 an SM, split 2 (100 %), band 12, 640 + 4500;
     2: 128 x 128, 7 stages, 384 threads, 1 an SM, split 3 (88 %), band 12, 640 + 4500;
     2: 128 x 128, 7 stages, 384 threads, 1 an SM, split 4 (90 %), band 12, 640 + 4500;
     3: 64 x 128, 4 stages, 256 threads, 2 an SM, split 2 (100 %), band 16, 400 + 3500;
     3: 64 x 128, 4 stages, 256 threads, 2 an SM, split 4 (90 %), band 16, 400 + 3500;
+    4: 64 x 64, 12 stages, 256 threads, 1 an SM, split 2 (100 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 2 (100 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 4 (90 %), band 12, 260 + 3000;
     4: 64 x 64, 7 stages, 256 threads, 2 an SM, split 8 (90 %), band 12, 260 + 3000;

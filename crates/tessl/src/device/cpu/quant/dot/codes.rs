@@ -65,7 +65,7 @@ unsafe fn fetch(p: *const u8, ahead: usize) {
 
 /// The low and the high halves of 64 bytes.
 #[inline(always)]
-unsafe fn split(bytes: __m512i) -> [__m512i; 2] {
+pub(super) unsafe fn split(bytes: __m512i) -> [__m512i; 2] {
     // SAFETY: the caller has AVX-512.
     unsafe {
         let mask = _mm512_set1_epi8(15);

@@ -8,6 +8,7 @@
 
 mod codes;
 mod factors;
+mod rows16;
 
 use super::super::call::KernelCall;
 use super::super::convert::element;
@@ -16,12 +17,13 @@ use super::super::simd::{Avx512, Simd, Task, Vnni};
 use super::super::workspace::{A_BYTES, ACC_BYTES, Workspace};
 use super::few;
 use super::finish::finish;
-use super::fixed::{BLOCK, Order, QUAD, Quad, Row, digits, quads};
+use super::fixed::{BLOCK, Order, QUAD, Quad, Row, digits, quads, usable};
 use super::operands::{DecodeFn, Operands, STRIP, Segment, Weights, address};
 use super::{DOT_CHUNK, DOT_TILE, FIXED_MAX_K};
 use crate::dtype::DType;
 pub(super) use codes::{Blocks, Bytes, Eights, Nibbles, Supers, Supers6};
 use codes::{Codes, Unpacked};
+pub(super) use rows16::{EIGHTS16, FIVES16, FIVES16_MIN, FOURS16, FOURS16_MIN};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -51,23 +53,22 @@ pub(super) struct Kernel {
     sums: [[SumsFn; ROWS]; 2],
 }
 
+/// Numbers of the kernels of a code, `$entry::<code, digits, rows>`.
+macro_rules! by_rows {
+    ($entry:ident, $c:ty) => {
+        [
+            [$entry::<$c, 2, 1>, $entry::<$c, 2, 2>, $entry::<$c, 2, 3>, $entry::<$c, 2, 4>],
+            [$entry::<$c, 3, 1>, $entry::<$c, 3, 2>, $entry::<$c, 3, 3>, $entry::<$c, 3, 4>],
+        ]
+    };
+}
+use by_rows;
+
 impl Kernel {
     /// The kernel of codes `C`.
     pub(super) const fn of<C: Codes>() -> Self {
-        Kernel {
-            order: C::ORDER,
-            offset: C::OFFSET,
-            sums: [
-                [entry::<C, 2, 1>, entry::<C, 2, 2>, entry::<C, 2, 3>, entry::<C, 2, 4>],
-                [entry::<C, 3, 1>, entry::<C, 3, 2>, entry::<C, 3, 3>, entry::<C, 3, 4>],
-            ],
-        }
+        Kernel { order: C::ORDER, offset: C::OFFSET, sums: by_rows!(entry, C) }
     }
-}
-
-/// Whether this processor multiplies so.
-fn usable() -> bool {
-    std::arch::is_x86_feature_detected!("avx512vnni")
 }
 
 /// Runs the product for at most [`few::MAX_ROWS`] rows; decodes the weights in place where the processor has no VNNI.
@@ -125,8 +126,8 @@ impl Fixed {
         let k = op.args.k as usize;
         let out = self.x.wrapping_add(row * quads(k));
         let task = Row { x: self.source(op, row), dtype: op.input, k, order: self.order, offset: self.offset, out };
-        // SAFETY: x has the row, and the workspace room for it.
-        unsafe { <Avx512 as Simd>::vectorize(task) };
+        // SAFETY: x has the row, the workspace room for it; `usable` was asked.
+        unsafe { task.convert() };
     }
 
     /// Computes and finishes `count` columns of `segment` from `column` on.

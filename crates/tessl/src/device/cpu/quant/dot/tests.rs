@@ -29,10 +29,8 @@ impl Case<'_> {
         for i in 0..m {
             let out = fixed[i * quads(k)..].as_mut_ptr();
             let x = data.wrapping_add(i * k * dtype.size());
-            // SAFETY: x has the row, and `out` the quads.
-            unsafe {
-                <Avx512 as Simd>::vectorize(Row { x, dtype, k, order: kernel.order, offset: kernel.offset, out })
-            };
+            // SAFETY: x has the row, and `out` the quads; the processor has VNNI.
+            unsafe { Row { x, dtype, k, order: kernel.order, offset: kernel.offset, out }.convert() };
         }
         let call = Sums { weights, first: 0, count: N, k, x: fixed.as_ptr(), sums: sums.as_mut_ptr() };
         // SAFETY: the processor has the instructions, the weights N rows.
