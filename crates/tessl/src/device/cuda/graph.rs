@@ -1,7 +1,7 @@
 //! Captured batches as CUDA graphs, built node by node: faster to replay than a captured stream, and the edges are ours.
 
 use super::context::Context;
-use super::driver::{CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, FillNode, KernelNode, SUCCESS};
+use super::driver::{CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, FillNode, KernelNode};
 use super::launch::{Env, unknown_pipeline};
 use super::pieces::{CopyPiece, FillPiece, pieces, size};
 use super::registry::Registry;

@@ -88,7 +88,8 @@ pub(super) fn sample(d: &SampleDesc, isa: Isa) -> Result<Plan> {
 }
 
 pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
-    if !d.has_kernel() && !(quant::rows16(d.layout, d.format, isa) && d.output.is_float()) {
+    let able = d.has_kernel() || (quant::rows16(d.layout, d.format, isa) && d.output.is_float());
+    if !able {
         return Err(Error::unsupported("quantized_embedding", d.types(), "cpu"));
     }
     let name = format!("quantized_embedding_{}_{}", quant::code(d.format, d.layout), d.output);

@@ -27,7 +27,8 @@ pub(super) fn code(format: QFormat, layout: QLayout) -> String {
 
 pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
     let op = d.op.name();
-    if !d.has_kernel() && !(rows16(d.layout, d.format, isa) && d.input.is_float() && d.output.is_float()) {
+    let side_by_side = rows16(d.layout, d.format, isa) && d.input.is_float() && d.output.is_float();
+    if !d.has_kernel() && !side_by_side {
         return Err(Error::unsupported(op, d.types(), "cpu"));
     }
     let name = format!("{}_{}", code(d.format, d.layout), d.input);

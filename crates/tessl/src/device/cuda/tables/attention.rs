@@ -59,8 +59,8 @@ const ROWS: &[AttentionTile] = rows! {
     64: 2 x 64 queries by 128 keys, 3 stages;
     96: 2 x 64 queries by 160 keys, 2 stages;
     96: 2 x 64 queries by 128 keys, 2 stages;
-    128: 2 x 64 queries by 160 keys, 2 stages;
     128: 2 x 64 queries by 128 keys, 2 stages;
+    128: 2 x 64 queries by 160 keys, 2 stages;
     128: 3 x 64 queries by 64 keys, 3 stages;
     192: 2 x 64 queries by 112 keys, 2 stages;
     192: 2 x 64 queries by 96 keys, 2 stages;
