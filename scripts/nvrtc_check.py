@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compile every CUDA-facing kernel with NVRTC, without a GPU and without toolkit headers.
 
-Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, rows.h, activation.h, for kernels/cuda its *.cuh
-(ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, once per variant of its
+Sources are assembled as the library does it: prelude/cuda.h, args.h, pack.h, rows.h, activation.h, turn.h,
+weights.h, for kernels/cuda its *.cuh (ptx.cuh first), kernel text. Each file of kernels/simt and kernels/cuda is compiled for each architecture, once per variant of its
 function constants, on sm_90 and later with -DGPU_PDL, as the library does. Kernels behind #ifdef ENTRY_<name> are all
 compiled together. One line is printed per file and architecture. The exit status is 1 when any compilation fails,
 spills registers, serialises wgmma (C75xx), has fewer wide loads than WIDE asks for, touches memory before it has waited
@@ -32,7 +32,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OPTIONS = ["-std=c++17", "-default-device", "--diag-suppress=177", "--ptxas-options=-v"]
-PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h"]
+PRELUDE = ["cuda.h", "args.h", "pack.h", "rows.h", "activation.h", "turn.h", "weights.h"]
 
 # stem -> (constants that must be 1, least number of 128-bit global loads and stores in the PTX of each entry point)
 WIDE = {

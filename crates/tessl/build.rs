@@ -40,7 +40,7 @@ fn assemble(kernels: &Path, folder: &str, language: &str, out: &Path) {
             continue;
         }
         let mut text = String::new();
-        for header in [&format!("{language}.h"), "args.h", "pack.h", "rows.h", "activation.h"] {
+        for header in [&format!("{language}.h"), "args.h", "pack.h", "rows.h", "activation.h", "turn.h", "weights.h"] {
             text += &read(&prelude.join(header));
         }
         if language == "metal" {

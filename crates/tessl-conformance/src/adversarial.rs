@@ -6,6 +6,7 @@ mod norms;
 mod ops;
 mod positions;
 mod products;
+mod qkv;
 mod quant;
 mod rowwise;
 mod sampling;
@@ -180,6 +181,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("quantized_matmul", "quantized_matmul", quant::matmul),
         case("quantized_glu_qkv", "quantized_glu", quant::glu_and_qkv),
         case("quantized_embedding", "quantized_embedding", quant::embedding),
+        case("norm_qkv_rope", "norm_qkv_rope", qkv::calls),
         case("attention", "attention", caches::attention),
         case("kv_store", "kv_store", caches::kv_store),
         case("ring_densify", "ring_densify", caches::ring_densify),

@@ -99,8 +99,9 @@ impl CacheProblem {
         Mem::with(env, self.kind, |mem| self.check_in(mem)).map_err(|e| format!("{e}\n  {self:?}"))
     }
 
-    fn placed(&self, shape: [usize; 4]) -> Placed {
-        let row = self.dim + self.pad;
+    /// An operand of keys (0) or of values (1), whose strides differ.
+    fn placed(&self, shape: [usize; 4], which: usize) -> Placed {
+        let row = self.dim + self.pad + 16 * which;
         let token = row * shape[2] + self.pad;
         Placed::new(self.dtype, &shape, &[token * shape[1].max(1) + self.pad, token, row, 1], self.offset)
     }
@@ -128,8 +129,8 @@ impl CacheProblem {
         };
         let rows: Vec<Vec<f64>> = (0..count).map(|_| fill(token_shape)).collect();
         let caches: Vec<Vec<f64>> = (0..count).map(|_| fill(cache_shape)).collect();
-        let mut row_places = vec![self.placed(token_shape); count];
-        let mut cache_places = vec![self.placed(cache_shape); count];
+        let mut row_places: Vec<Placed> = (0..count).map(|i| self.placed(token_shape, i)).collect();
+        let mut cache_places: Vec<Placed> = (0..count).map(|i| self.placed(cache_shape, i)).collect();
         row_places.iter_mut().chain(&mut cache_places).try_for_each(|p| p.allocate(mem))?;
         let (t, c): (Vec<Tensor>, Vec<Tensor>) = (
             row_places.iter().map(Placed::view).collect::<Result<_, _>>()?,

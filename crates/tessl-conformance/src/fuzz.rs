@@ -8,6 +8,7 @@ mod gemm;
 mod mlp;
 mod movement;
 mod norm;
+mod qkv;
 mod quant;
 mod reduce;
 mod rope;
@@ -204,7 +205,24 @@ pub fn sample(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
 /// # Errors
 /// As [`gemm`].
 pub fn quant(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
-    run::<quant::QuantFuzz>(env, cases, seed)
+    let fuzzed = run::<quant::QuantFuzz>(env, cases, seed)?;
+    // There are more codes than a quick run has problems; each family of kernels (few rows, many, lookups, ..) is taken.
+    let family = |kernel: &str| kernel.splitn(3, '_').take(2).collect::<Vec<_>>().join("_");
+    let taken: Vec<String> = fuzzed.kernels().into_keys().map(family).collect();
+    let ops: Vec<&str> = tessl::nn::QuantOp::ALL.map(tessl::nn::QuantOp::name).into_iter().collect();
+    let reachable = kernels_of(env, &[&ops[..], &["quantized_embedding"]].concat());
+    let missed: Vec<String> = reachable.into_iter().filter(|kernel| !taken.contains(&family(kernel))).collect();
+    if missed.is_empty() { Ok(fuzzed) } else { Err(format!("{cases} cases took no problem to {missed:?}")) }
+}
+
+/// Fuzzes `norm_qkv_rope`, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn qkv(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::qkv::QkvProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["norm_qkv_rope"]))?;
+    Ok(fuzzed)
 }
 
 /// Fuzzes attention, as [`gemm`].

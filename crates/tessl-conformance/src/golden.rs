@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
     AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
-    MlpOp, MovementDesc, MovementOp, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp, ReduceDesc,
-    ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
+    MlpOp, MovementDesc, MovementOp, NormQkvRopeDesc, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp,
+    ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc, WeightsDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{
@@ -197,6 +197,21 @@ fn quantised() -> Vec<(&'static str, Desc)> {
             align: 7,
         })
     };
+    let coded_as = |weights| NormQkvRopeDesc {
+        m: 1,
+        k: 4096,
+        heads: 32,
+        kv_heads: 8,
+        dim: 128,
+        dims: 128,
+        style: RopeStyle::HalfSplit,
+        weights,
+        dtype: DType::Bf16,
+        norm: DType::F32,
+        align: 7,
+    };
+    let coded = coded_as(WeightsDesc::Quantized { format: QFormat::Q4K, layout: QLayout::Rows, factors: None });
+    let norm_qkv_rope = Desc::NormQkvRope;
     let affine = QFormat::Affine { bits: 4, group: 64 };
     let table = QuantEmbedDesc {
         rows: 2048,
@@ -216,6 +231,12 @@ fn quantised() -> Vec<(&'static str, Desc)> {
         ("quantized glu prefill", product(QuantOp::Glu, 512, 4096, QFormat::Q8_0, DType::F16)),
         ("quantized qkv", product(QuantOp::Qkv, 1, 4096, QFormat::Q6K, DType::F32)),
         ("quantized embedding", Desc::QuantEmbed(table)),
+        ("norm_qkv_rope q4_k", norm_qkv_rope(coded)),
+        (
+            "norm_qkv_rope dense, 8 rows",
+            norm_qkv_rope(NormQkvRopeDesc { m: 8, ..coded_as(WeightsDesc::Dense(DType::Bf16)) }),
+        ),
+        ("norm_qkv_rope of integers", norm_qkv_rope(coded_as(WeightsDesc::Dense(DType::I8)))),
     ]
 }
 

@@ -26,6 +26,7 @@ mod known;
 pub mod mlp;
 mod movement;
 pub mod norm;
+pub mod qkv;
 pub mod quant;
 pub mod reduce;
 mod report;

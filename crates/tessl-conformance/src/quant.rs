@@ -3,7 +3,7 @@
 mod known;
 mod lookup;
 mod rows16;
-mod weights;
+pub(crate) mod weights;
 
 pub use lookup::QuantEmbedProblem;
 pub(crate) use lookup::random as random_lookup;
@@ -240,7 +240,12 @@ impl Call<'_> {
     }
 
     fn glu(&self) -> QuantizedGlu<'_> {
-        QuantizedGlu::new(self.x, &self.weights[0], &self.weights[1], &self.outputs[0], self.problem.activation)
+        let op =
+            QuantizedGlu::new(self.x, &self.weights[0], &self.weights[1], &self.outputs[0], self.problem.activation);
+        match self.biases {
+            [gate, up] if self.problem.bias.is_some() => op.biases([gate, up]),
+            _ => op,
+        }
     }
 
     fn qkv(&self) -> QuantizedQkv<'_> {
@@ -350,7 +355,7 @@ fn problems(op: QuantOp, format: QFormat, input: DType) -> Vec<QuantProblem> {
             offset: i % 2,
             pads: if i % 3 == 1 { [1, 3] } else { [0, 0] },
             activation: if op == QuantOp::Qkv { Activation::None } else { Activation::ALL[i % 5] },
-            bias: [None, Some(DType::F32), Some(output)][i % 3].filter(|_| op != QuantOp::Glu),
+            bias: [None, Some(DType::F32), Some(output)][i % 3],
             residual: match i % 4 {
                 1 if op == QuantOp::Matmul => Residual::Apart,
                 2 if op == QuantOp::Matmul => Residual::InPlace,
@@ -362,7 +367,7 @@ fn problems(op: QuantOp, format: QFormat, input: DType) -> Vec<QuantProblem> {
         // Exact: no function but relu.
         let activation = if i % 2 == 0 { Activation::None } else { Activation::Relu };
         let activation = if op == QuantOp::Qkv { Activation::None } else { activation };
-        let bias = Some(DType::F32).filter(|_| i % 2 == 1 && op != QuantOp::Glu);
+        let bias = Some(DType::F32).filter(|_| i % 2 == 1);
         all.push(QuantProblem { whole: true, output: DType::F32, activation, bias, offset: (i + 1) % 2, ..p });
     }
     let nested = QuantProblem::new(op, 1, if op == QuantOp::Glu { [3; 3] } else { [3, 4, 5] }, group, format, input);
@@ -462,9 +467,7 @@ pub(crate) fn random(rng: &mut Rng, turn: usize) -> QuantProblem {
     if op != QuantOp::Qkv {
         p.activation = *rng.pick(functions);
     }
-    if op != QuantOp::Glu {
-        p.bias = *rng.pick(&[None, Some(DType::F32), Some(p.output)]);
-    }
+    p.bias = *rng.pick(&[None, Some(DType::F32), Some(p.output)]);
     if op == QuantOp::Matmul {
         p.residual = *rng.pick(&[Residual::None, Residual::Apart, Residual::InPlace]);
     }

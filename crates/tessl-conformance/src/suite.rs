@@ -94,6 +94,7 @@ impl Suite {
         cases.extend(crate::rope::cases());
         cases.extend(crate::embed::cases());
         cases.extend(crate::sample::cases());
+        cases.extend(crate::qkv::cases());
         cases.extend(crate::quant::cases());
         cases.extend(crate::attention::cases());
         cases.extend(crate::cache::cases());

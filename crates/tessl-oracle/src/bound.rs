@@ -14,7 +14,7 @@
 //! The epilogue `alpha * acc + beta * c + bias` has at most four roundings, each of at most u times the magnitudes of the
 //! terms; an activation multiplies what came before by its steepest slope and adds its own error; the store rounds once.
 
-use crate::{Activation, Epilogue, Format, Key, Scores, glu};
+use crate::{Activation, Epilogue, Format, Head, Key, Scores, glu};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const LAMBDA: f64 = 6.0;
@@ -165,6 +165,39 @@ pub fn softmax(scores: &[f64], errors: &[f64], log: bool) -> Vec<f64> {
 pub fn rope(x0: f64, x1: f64, position: f64, frequency: f64) -> f64 {
     let angle = position.abs() * (frequency * 2f64.powi(-51) + 2f64.powi(-61)) + 2f64.powi(-29);
     (x0.abs() + x1.abs()) * (4.0 * U + angle) + 2f64.powi(-148)
+}
+
+/// Largest errors of a head of queries or keys before the store, from sums with these errors.
+///
+/// The errors of the sums are off by `mean(2 |t| e + e^2)` in the mean square; half of that, relative to it and eps, is an error of
+/// the root, beside those of [`rms_norm`] itself. Turning mixes the errors of a pair and adds those of [`rope`].
+pub fn head(head: &Head<'_>, sums: &[f64], errors: &[f64]) -> Vec<f64> {
+    let (normed, n) = (head.normed(sums), sums.len() as f64);
+    let mut error = errors.to_vec();
+    if let Some(weights) = head.norm {
+        let mean = sums.iter().map(|t| t * t).sum::<f64>() / n + head.eps;
+        let off = sums.iter().zip(errors).map(|(t, e)| 2.0 * t.abs() * e + e * e).sum::<f64>() / n;
+        let relative = if off < 0.5 * mean { off / mean } else { f64::INFINITY };
+        for (i, e) in error.iter_mut().enumerate() {
+            let weight = (weights[i] + head.offset).abs() / mean.sqrt();
+            *e = (weight * *e + normed[i].abs() * relative) * (1.0 + relative)
+                + rms_norm(sums.len(), normed[i], weights[i], head.offset);
+        }
+    }
+    for (i, frequency) in head.frequencies.iter().enumerate() {
+        let (a, b) = crate::rope_pair(i, head.frequencies.len(), head.interleaved);
+        let (s, c) = (head.position * frequency).sin_cos();
+        let (x, y) = (error[a], error[b]);
+        let turned = rope(normed[a].abs() + x, normed[b].abs() + y, head.position, *frequency);
+        (error[a], error[b]) = (x * c.abs() + y * s.abs() + turned, y * c.abs() + x * s.abs() + turned);
+    }
+    error
+}
+
+/// Largest error of one element of `x W^T` for a row x that a norm has made, whose elements are off by the errors of
+/// [`rms_norm`]: `k` elements, `magnitude` as in [`quant`].
+pub fn normed_product(k: usize, magnitude: f64) -> f64 {
+    quant(k, magnitude, 0.0) + magnitude * (0.5 * (sum(k) + 3.0 * U) + 10.0 * U)
 }
 
 /// In what form the weights of an attention are multiplied with the values.

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 /// The headers put before each kernel, in order.
-const PRELUDE: [&str; 6] = ["metal.h", "args.h", "pack.h", "rows.h", "activation.h", "epilogue.h"];
+const PRELUDE: [&str; 8] =
+    ["metal.h", "args.h", "pack.h", "rows.h", "activation.h", "turn.h", "weights.h", "epilogue.h"];
 
 /// Flags for kernels and executor alike, except the language standard.
 pub(crate) fn flags(cpp: &Path) -> Vec<String> {

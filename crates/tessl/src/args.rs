@@ -39,16 +39,19 @@ fn c_type(rust: &str) -> &'static str {
 // Paths, because tests of the simulator include this file by its path.
 #[path = "args/attention.rs"]
 mod attention;
+#[path = "args/qkv.rs"]
+mod qkv;
 #[path = "args/quant.rs"]
 mod quant;
 
 pub use attention::{AttentionArgs, CacheArgs, CombineArgs};
+pub use qkv::NormQkvRopeArgs;
 pub use quant::{QuantArgs, QuantEmbedArgs};
 
 /// The text of `kernels/prelude/args.h`.
 pub fn c_header() -> String {
     let head = "// Generated from src/args.rs by `cargo xtask docs`; do not edit.\n#pragma once\n";
-    [head, &in_c(), &attention::in_c(), &quant::in_c()].concat()
+    [head, &in_c(), &attention::in_c(), &qkv::in_c(), &quant::in_c()].concat()
 }
 
 args! {
@@ -528,6 +531,12 @@ args! {
         i_s1: u64,
         /// Stride of ids along the innermost row index.
         i_s2: u64,
+        /// Stride of the weights along the outermost row index.
+        w_s0: u64,
+        /// Stride of the weights along the middle row index.
+        w_s1: u64,
+        /// Stride of the weights along the innermost row index.
+        w_s2: u64,
         /// Stride between rows of y.
         y_s: u64,
         /// Number of ids.
@@ -546,8 +555,8 @@ args! {
         panels: u32,
         /// Threadgroups launched; each walks panels of rows.
         groups: u32,
-        /// Unused.
-        zero: u32,
+        /// Rows of x have weights: 0 none, 1 f32, 2 x's type.
+        weights: u32,
     }
     /// The k largest elements of rows, which split as in [`RmsNormArgs`].
     struct TopKArgs {

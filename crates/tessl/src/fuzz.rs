@@ -6,8 +6,8 @@
 //! ```
 
 use tessl_conformance::fuzz::{
-    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, quant, reduce, rms_norm, rope, sample,
-    seed_from_env,
+    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, qkv, quant, reduce, rms_norm, rope,
+    sample, seed_from_env,
 };
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
@@ -166,4 +166,15 @@ fn quant_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn quant_fuzz_deep() {
     run("quant", 2500, quant);
+}
+
+#[test]
+fn qkv_fuzz_quick() {
+    run("qkv", 160, qkv);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn qkv_fuzz_deep() {
+    run("qkv", 2500, qkv);
 }

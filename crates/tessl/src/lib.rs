@@ -26,6 +26,7 @@
 //! | hold data | [`Tensor`] (strided views), [`BufferKind`] (how long memory lives) |
 //! | multiply matrices | [`gemm()`], [`gemm_epilogue`], [`gemm_batched`], and [`Gemm`] for everything at once |
 //! | normalise, activate, add, reduce, rotate, look up, move, choose | [`nn`]: one builder an operation |
+//! | do norm, q/k/v, rotary embedding and cache in one launch | [`nn::NormQkvRope`] |
 //! | use quantised weights | [`QTensor`], [`QFormat`], [`nn::QuantizedMatmul`], [`nn::QuantizedGlu`], [`nn::QuantizedQkv`] |
 //! | order work, overlap it, wait for it | [`Stream`], [`Event`], [`Ticket`] |
 //! | encode once and run often | [`Stream::capture`], [`Graph`], [`PingPong`], [`GraphSet`] |

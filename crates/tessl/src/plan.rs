@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{
     AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
-    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -44,6 +44,8 @@ pub enum Desc {
     Sample(SampleDesc),
     /// Products with quantised weights.
     Quant(QuantDesc),
+    /// Queries, keys and values of a few tokens.
+    NormQkvRope(NormQkvRopeDesc),
     /// Embedding lookup in a quantised table.
     QuantEmbed(QuantEmbedDesc),
     /// Attention.

@@ -141,5 +141,20 @@ pub(super) fn rows(bench: &mut Bench<'_>) -> Result {
         let (none, nothing) = (bench.zeros(DType::U32, &[0])?, bench.zeros(DType::F32, &[0, 4])?);
         bench.accept("no ids", || call(&table, &none, &nothing));
     }
+    let (y, ids, x) =
+        (bench.zeros(DType::F32, &[6, 4])?, bench.zeros(DType::U32, &[3])?, bench.zeros(DType::F32, &[3, 4])?);
+    let weighted = |w: &Tensor| ScatterAdd::new(&x, &ids, &y).weights(w).run();
+    let good = bench.zeros(DType::F32, &[3])?;
+    bench.accept("weights", || weighted(&good));
+    for dtype in DType::ALL.into_iter().filter(|&d| d != DType::F32) {
+        let bad = bench.zeros(dtype, &[3])?;
+        bench.reject("weights", Kind::DType, &["scatter_add", "`weights`", dtype.name()], || weighted(&bad));
+    }
+    for shape in [&[4usize][..], &[3, 1], &[]] {
+        let bad = bench.zeros(DType::F32, shape)?;
+        bench.reject("weights", Kind::Shape, &["scatter_add", "`weights`", "[3]"], || weighted(&bad));
+    }
+    let inside = y.view(&[3], &[4], 0).map_err(text)?;
+    bench.reject("weights in y", Kind::Overlap, &["scatter_add", "`y`", "`weights`"], || weighted(&inside));
     Ok(())
 }

@@ -105,6 +105,12 @@ pub(super) fn glu_and_qkv(bench: &mut Bench<'_>) -> Result {
     bench.reject("rows differ", Kind::Shape, &["quantized_glu", "`up`", "[4, 64]"], || glu(&w, &narrow));
     let short = quantised(&rt, QFormat::Q8_0, &[4, 32])?;
     bench.reject("k differs", Kind::Shape, &["quantized_glu", "`up`", "K = 64"], || glu(&w, &short));
+    let (full, short, half) =
+        (bench.zeros(DType::F32, &[4])?, bench.zeros(DType::F32, &[3])?, bench.zeros(DType::F16, &[4])?);
+    let biased = |b: [&Tensor; 2]| QuantizedGlu::new(&x, &w, &w, &y, Activation::Silu).biases(b).run();
+    bench.accept("biases", || biased([&full, &full]));
+    bench.reject("bias", Kind::Shape, &["quantized_glu", "`bias of up`", "[4]"], || biased([&full, &short]));
+    bench.reject("bias type", Kind::DType, &["quantized_glu", "`bias of gate`", "f16"], || biased([&half, &half]));
     let (k, v) = (bench.zeros(DType::F32, &[2, 4])?, bench.zeros(DType::F32, &[2, 4])?);
     let qkv = |ws: [&QTensor; 3], ys: [&Tensor; 3]| QuantizedQkv::new(&x, ws, ys).run();
     bench.accept("good", || qkv([&w, &w, &w], [&y, &k, &v]));

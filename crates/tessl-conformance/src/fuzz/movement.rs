@@ -57,6 +57,7 @@ impl Problem for Movement {
                     RowsProblem { pads: [0; 2], ..base() },
                     RowsProblem { offset: 0, ..base() },
                     RowsProblem { stride: 1, ..base() },
+                    RowsProblem { weights: None, ..base() },
                     RowsProblem { n: (p.n / 2).max(1), ..base() },
                     RowsProblem { n: (p.n - 1).max(1), ..base() },
                 ]

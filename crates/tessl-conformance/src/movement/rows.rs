@@ -30,6 +30,8 @@ pub(crate) struct RowsProblem {
     pub(crate) offset: usize,
     /// Distance of neighbouring ids.
     pub(crate) stride: usize,
+    /// Type of the weights of rows, for sums.
+    pub(crate) weights: Option<DType>,
     /// Kind of memory.
     pub(crate) kind: BufferKind,
     /// Seed of the contents.
@@ -57,6 +59,7 @@ impl RowsProblem {
             pads: [0; 2],
             offset: 0,
             stride: 1,
+            weights: None,
             kind: BufferKind::Cold,
             seed: 1,
         }
@@ -67,7 +70,7 @@ impl RowsProblem {
         self.outer.iter().fold(self.n as u64, |p, &x| p.saturating_mul(x as u64))
     }
 
-    fn run(&self, t: &[Tensor; 3], stream: Option<&mut Stream>) -> tessl::Result<Desc> {
+    fn run(&self, t: &[Tensor; 4], stream: Option<&mut Stream>) -> tessl::Result<Desc> {
         macro_rules! run {
             ($op:expr) => {{
                 let op = $op;
@@ -78,10 +81,11 @@ impl RowsProblem {
                 Ok(Desc::Movement(op.desc()?))
             }};
         }
-        let [table, ids, rows] = t;
+        let [table, ids, rows, weights] = t;
         match self.op {
             MovementOp::GatherRows => run!(GatherRows::new(table, ids, rows)),
             MovementOp::ScatterRows => run!(ScatterRows::new(rows, ids, table)),
+            _ if self.weights.is_some() => run!(ScatterAdd::new(rows, ids, table).weights(weights)),
             _ => run!(ScatterAdd::new(rows, ids, table)),
         }
     }
@@ -112,9 +116,13 @@ impl RowsProblem {
             Placed::new(self.dtype, &whole, &[self.n + self.pads[0], 1], self.offset),
             Placed::new(self.ids, &self.outer, &nested(self.stride), self.offset),
             Placed::new(self.dtype, &shape, &strides, self.offset),
+            Placed::new(self.weights.unwrap_or(DType::F32), &self.outer, &nested(self.stride + 1), self.offset),
         ];
         places.iter_mut().try_for_each(|p| p.allocate(mem))?;
-        let views = [places[0].view()?, places[1].view()?, places[2].view()?];
+        let views = [places[0].view()?, places[1].view()?, places[2].view()?, places[3].view()?];
+        let weights: Vec<f64> =
+            (0..count).map(|_| if self.weights.is_some() { rng.integer(-2, 2) } else { 1.0 }).collect();
+        places[3].fill_input(mem, |at| weights[at])?;
         places[1].fill_input(mem, |at| ids[at])?;
         #[allow(clippy::cast_possible_truncation)] // Ids are small.
         let ids: Vec<i64> = ids.iter().map(|&id| id as i64).collect();
@@ -123,7 +131,8 @@ impl RowsProblem {
             (&places[2], &shape[..], want)
         } else {
             let mut want = table.clone();
-            scatter_rows(&rows, self.n, &ids, &mut want, self.op == MovementOp::ScatterAdd);
+            let weighted: Vec<f64> = rows.iter().enumerate().map(|(at, x)| x * weights[at / self.n.max(1)]).collect();
+            scatter_rows(&weighted, self.n, &ids, &mut want, self.op == MovementOp::ScatterAdd);
             (&places[0], &whole[..], want)
         };
         for turn in 0..2 {
@@ -159,6 +168,9 @@ impl RowsProblem {
             p.offset = rng.below(4);
             p.stride = rng.between(1, 3);
         }
+        if op == MovementOp::ScatterAdd {
+            p.weights = *rng.pick(&[None, Some(DType::F32), Some(dtype)]);
+        }
         p.kind = *rng.pick(&[BufferKind::Cold, BufferKind::Hot, BufferKind::Bump]);
         p.seed = rng.bits();
         if rng.one_in(40) {
@@ -178,7 +190,12 @@ fn shapes(env: &Env, op: MovementOp, dtype: DType) -> Outcome {
                 let ids = if usize::is_multiple_of(offset, 2) { DType::U32 } else { DType::I32 };
                 let seed = env.seed ^ n as u64;
                 let base = RowsProblem::new(op, 1, table, n, dtype);
-                problems.push(RowsProblem { outer, pads, offset, stride, ids, seed, ..base });
+                let plain = RowsProblem { outer, pads, offset, stride, ids, seed, ..base };
+                if op == MovementOp::ScatterAdd {
+                    let weights = Some(if offset == 0 { dtype } else { DType::F32 });
+                    problems.push(RowsProblem { weights, ..plain.clone() });
+                }
+                problems.push(plain);
             }
         }
     }
@@ -212,6 +229,7 @@ fn faults(env: &Env, op: MovementOp) -> Result<(), String> {
             env.rt.from_slice(&table, &[6, n]).map_err(text)?,
             ids.clone(),
             env.rt.from_slice(&rows, &[ids.len(), n]).map_err(text)?,
+            ids.clone(),
         ];
         let mut stream = env.rt.stream().map_err(text)?;
         RowsProblem::new(op, 1, 1, n, DType::F32).run(&views, Some(&mut stream)).map_err(text)?;

@@ -5,7 +5,7 @@ use tessl::{BufferKind, DType, GpuRuntime, QFormat, QLayout, QTensor};
 use tessl_oracle::{QuantFormat, QuantWeight, Rng, bound, quant_weight};
 
 /// One matrix as bytes, with the oracle's view of it.
-pub(super) struct Matrix {
+pub(crate) struct Matrix {
     format: QFormat,
     dtype: DType,
     n: usize,
@@ -59,7 +59,7 @@ fn reach(format: QFormat) -> f64 {
 
 impl Matrix {
     /// `n` rows of `k` weights. With `whole`, every factor is a small whole number.
-    pub(super) fn random(rng: &mut Rng, format: QFormat, dtype: DType, [n, k]: [usize; 2], whole: bool) -> Self {
+    pub(crate) fn random(rng: &mut Rng, format: QFormat, dtype: DType, [n, k]: [usize; 2], whole: bool) -> Self {
         let groups = n * k / format.group();
         let factor = |rng: &mut Rng, dtype: DType| {
             let sign = if rng.one_in(2) { -1.0 } else { 1.0 };
@@ -95,7 +95,7 @@ impl Matrix {
     }
 
     /// The matrix on the device, between rows before and after it that hold NaN factors.
-    pub(super) fn place(&self, rt: &GpuRuntime, layout: QLayout) -> Result<QTensor, String> {
+    pub(crate) fn place(&self, rt: &GpuRuntime, layout: QLayout) -> Result<QTensor, String> {
         let text = |e: tessl::Error| e.to_string();
         let slack = if layout == QLayout::Rows { 1 } else { 16 };
         let upload = |dtype: DType, bytes: &[u8]| {
@@ -147,7 +147,7 @@ impl Matrix {
     }
 
     /// Row `n` as values with the largest magnitude that its roundings are relative to.
-    pub(super) fn row(&self, n: usize) -> Vec<QuantWeight> {
+    pub(crate) fn row(&self, n: usize) -> Vec<QuantWeight> {
         (0..self.k).map(|k| self.weight(n, k)).collect()
     }
 }

@@ -45,12 +45,14 @@ const VERSION_4: usize = 4 << 16;
 const UINT: usize = 33;
 const BOOL: usize = 53;
 /// What every text of the repository starts with.
-const PRELUDE: [&str; 6] = [
+const PRELUDE: [&str; 8] = [
     include_str!("../../../tessl/kernels/prelude/metal.h"),
     include_str!("../../../tessl/kernels/prelude/args.h"),
     include_str!("../../../tessl/kernels/prelude/pack.h"),
     include_str!("../../../tessl/kernels/prelude/rows.h"),
     include_str!("../../../tessl/kernels/prelude/activation.h"),
+    include_str!("../../../tessl/kernels/prelude/turn.h"),
+    include_str!("../../../tessl/kernels/prelude/weights.h"),
     include_str!("../../../tessl/kernels/prelude/epilogue.h"),
 ];
 

@@ -1,8 +1,8 @@
 // The kernel vocabulary for Apple's Metal compiler. The simulator builds with this file too: its <metal_stdlib>
 // defines TESSL_HOST and with it the few macros that differ on the host.
 //
-// A kernel source is the concatenation metal.h (or cuda.h), args.h, pack.h, rows.h, activation.h, on Metal epilogue.h,
-// kernel text; no #include.
+// A kernel source is the concatenation metal.h (or cuda.h), args.h, pack.h, rows.h, activation.h, turn.h, weights.h,
+// on Metal epilogue.h, kernel text; no #include.
 //
 //   KERNEL(name, threads, params...)   a kernel whose threadgroups are one-dimensional and hold at most `threads`
 //   KERNEL_RESIDENT                    ", n" where a file promises n threadgroups a multiprocessor to NVRTC; unused here

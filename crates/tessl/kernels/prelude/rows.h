@@ -52,3 +52,42 @@ DEVFN ulong map_b(MapCursor c, constant MapArgs& p, uint i) {
 DEVFN ulong map_y(MapCursor c, constant MapArgs& p, uint i) {
   return row_offset(uint(c.row), p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2) + i;
 }
+
+// 1 / sqrt(v). One Newton step makes the 2 ulp of rsqrt one ulp; an IEEE division and root would be calls of slow
+// paths, around which registers spill. At 0, infinity and NaN the step has no meaning and rsqrt is exact.
+DEVFN float inverse_root(float v) {
+  const float r = precise::rsqrt(v);
+  const float refined = fma(0.5f * r, fma(-v * r, r, 1.0f), r);
+  return v > 0.0f && v < INFINITY ? refined : r;
+}
+
+// Where a token of a cache is kept: in which sequence or page, and in which of its slots; or the fault that it has no place.
+constant constexpr uint KV_NO_PAGE = 1, KV_OVERFLOW = 2;
+struct KvPlace {
+  ulong outer, slot;
+  uint fault;
+  ulong index, value;
+};
+
+// Token t of sequence b at `position`. A ring keeps position p in slot p % capacity; pages keep slot s in row s % page of page
+// table[b, s / page]. The argument block A has ring, capacity, page, pages, width, tokens and table_s.
+template <typename A>
+DEVFN KvPlace kv_place(uint b, uint t, ulong position, const device uint* table, constant A& p) {
+  KvPlace at = {b, position, 0, 0, 0};
+  if (p.ring != 0) {
+    at.slot = position % p.capacity;
+  } else if (position >= p.capacity) {
+    at.fault = KV_OVERFLOW;
+    at.index = ulong(b) * p.tokens + t;
+    at.value = position;
+  }
+  if (p.page == 0 || at.fault != 0) return at;
+  const ulong i = at.slot / p.page;
+  at.outer = table[b * p.table_s + i];
+  at.slot %= p.page;
+  if (at.outer < p.pages) return at;
+  at.fault = KV_NO_PAGE;
+  at.index = ulong(b) * p.width + i;
+  at.value = at.outer;
+  return at;
+}

@@ -4,7 +4,7 @@
 // Layout     rows of n elements, unit stride inside; strides for sequence (page), token (slot) and head (see CacheArgs:
 //            a and b are the rows of tokens of one operand or two, c and d their caches).
 // Grid       threads walk over the vectors of all rows (MapCursor); of two operands the second one's vectors come last.
-// Places     a ring keeps position p in slot p % capacity; pages keep it in row p % page of page table[b, p / page].
+// Places     kv_place in prelude/rows.h
 // Accumulate nothing is summed: bits are copied.
 // Access     VEC16: all rows start on 16 bytes, and 16-byte accesses are used; else one element.
 // Tail       VEC16: the last n % (16 / sizeof(T)) elements of a row are done one by one by one thread.
@@ -13,8 +13,6 @@
 FCONST(bool, VEC16, 0);
 
 constant constexpr uint THREADS = 256;
-constant constexpr uint INDEX_OUT_OF_RANGE = 1;
-constant constexpr uint CACHE_OVERFLOW = 2;
 
 DEVFN ulong position_of(uint b, uint t, const device uint* starts, constant CacheArgs& p) {
   return (p.start_known != 0 ? p.start : ulong(starts[b * p.start_s])) + t;
@@ -41,30 +39,16 @@ DEVFN void store_rows(const device T* k, const device T* v, const device uint* s
   for (MapCursor c = map_first(p, group * THREADS + tid); c.row < p.rows; map_next(c, p)) {
     const uint token = uint(c.row) / p.heads, h = uint(c.row) % p.heads;
     const uint b = token / p.tokens, t = token % p.tokens;
-    const bool told = c.at == 0 && h == 0;
-    ulong slot = position_of(b, t, starts, p);
-    if (p.ring != 0) {
-      slot %= p.capacity;
-    } else if (slot >= p.capacity) {
-      if (told) FAULT(CACHE_OVERFLOW, token, slot);
+    const KvPlace at = kv_place(b, t, position_of(b, t, starts, p), table, p);
+    if (at.fault != 0) {
+      if (c.at == 0 && h == 0) FAULT(at.fault, at.index, at.value);
       continue;
     }
-    ulong outer = b;
-    if (p.page != 0) {
-      const ulong i = slot / p.page;
-      const uint page = table[b * p.table_s + i];
-      if (page >= p.pages) {
-        if (told) FAULT(INDEX_OUT_OF_RANGE, ulong(b) * p.width + i, page);
-        continue;
-      }
-      outer = page;
-      slot %= p.page;
-    }
     if (c.at < p.vectors_of_one) {
-      copy_vector<T>(k + (b * p.a_b + t * p.a_t + h * p.a_h), k_cache + (outer * p.c_b + slot * p.c_t + h * p.c_h),
+      copy_vector<T>(k + (b * p.a_b + t * p.a_t + h * p.a_h), k_cache + (at.outer * p.c_b + at.slot * p.c_t + h * p.c_h),
                      c.at * width, p.n);
     } else {
-      copy_vector<T>(v + (b * p.b_b + t * p.b_t + h * p.b_h), v_cache + (outer * p.d_b + slot * p.d_t + h * p.d_h),
+      copy_vector<T>(v + (b * p.b_b + t * p.b_t + h * p.b_h), v_cache + (at.outer * p.d_b + at.slot * p.d_t + h * p.d_h),
                      (c.at - p.vectors_of_one) * width, p.n);
     }
   }

@@ -1,7 +1,7 @@
 // strided:      y[r, i] = x[r, i], the same bits, with a stride inside rows as well
 // transpose:    y[b, i, j] = x[b, j, i]; x is contiguous along i, y along j
 // scatter:      y[ids[r], i] = x[r, i]; the last of the rows with one id stays
-// scatter_add:  y[ids[r], i] += x[r, i]; the rows of one id are added in order
+// scatter_add:  y[ids[r], i] += w[r] x[r, i], the weight being optional; the rows of one id are added in order
 //
 // Layout      strided: rows along four axes; transpose: matrices along three, and two axes of their own; scatter: rows of
 //             x along three, rows of y one after the other. Elements of 8, 16 and 32 bits, or floats where they are added.
@@ -94,18 +94,26 @@ DEVFN uint next_row(const device uint* ids, uint id, uint from, uint to, constan
   return NOWHERE;
 }
 
-// Up to a vector of x from index i, added to v.
+// The weight of row `row` of x.
 template <typename T>
-DEVFN void add_vector(const device T* x, uint i, uint n, thread float* v) {
+DEVFN float weight_of(const device uchar* weights, uint row, constant ScatterArgs& p) {
+  if (p.weights == 0) return 1.0f;
+  const ulong at = row_offset(row, p.r1, p.r2, p.w_s0, p.w_s1, p.w_s2);
+  return p.weights == 1 ? ((const device float*)weights)[at] : float(((const device T*)weights)[at]);
+}
+
+// Up to a vector of x from index i, times `weight`, added to v; at weight 1 exactly as without.
+template <typename T>
+DEVFN void add_vector(const device T* x, float weight, uint i, uint n, thread float* v) {
   constexpr uint E = 16 / sizeof(T);
   const uint width = VEC16 ? E : 1;
   if (VEC16 && i + E <= n) {
     float w[E];
     load_floats<T, E>(x + i, w);
-    for (uint e = 0; e < E; e++) v[e] += w[e];
+    for (uint e = 0; e < E; e++) v[e] = fma(weight, w[e], v[e]);
   } else {
     for (uint e = 0; e < width; e++) {
-      if (i + e < n) v[e] += float(x[i + e]);
+      if (i + e < n) v[e] = fma(weight, float(x[i + e]), v[e]);
     }
   }
 }
@@ -113,8 +121,9 @@ DEVFN void add_vector(const device T* x, uint i, uint n, thread float* v) {
 // What one group does with row `row`, whose id is good: its panel from index i on. ADD: the first row with an id adds all
 // of them; else the last one is written.
 template <typename T, bool ADD>
-DEVFN void scatter_row(const device T* x, const device uint* ids, device T* y, constant ScatterArgs& p, uint row,
-                       uint id, uint i, threadgroup uint* part, thread uint& turn, uint tid, uint lane, uint sg) {
+DEVFN void scatter_row(const device T* x, const device uint* ids, const device uchar* weights, device T* y,
+                       constant ScatterArgs& p, uint row, uint id, uint i, threadgroup uint* part, thread uint& turn,
+                       uint tid, uint lane, uint sg) {
   constexpr uint E = 16 / sizeof(T);
   const uint width = VEC16 ? E : 1;
   const uint rows = uint(p.rows);
@@ -124,7 +133,8 @@ DEVFN void scatter_row(const device T* x, const device uint* ids, device T* y, c
     float v[E];
     for (uint e = 0; e < width; e++) v[e] = i + e < p.n ? float(to[i + e]) : 0.0f;
     for (uint at = row; at != NOWHERE; at = next_row(ids, id, at + 1, rows, p, part, turn, tid, lane, sg)) {
-      add_vector<T>(x + row_offset(at, p.r1, p.r2, p.x_s0, p.x_s1, p.x_s2), i, p.n, v);
+      const float weight = weight_of<T>(weights, at, p);
+      add_vector<T>(x + row_offset(at, p.r1, p.r2, p.x_s0, p.x_s1, p.x_s2), weight, i, p.n, v);
     }
     if (VEC16 && i + E <= p.n) {
       store_floats<T, E>(to + i, v);
@@ -147,8 +157,9 @@ DEVFN void scatter_row(const device T* x, const device uint* ids, device T* y, c
 }
 
 template <typename T, bool ADD>
-DEVFN void scatter_rows(const device T* x, const device uint* ids, device T* y, constant ScatterArgs& p, STATUS_PARAMS,
-                        threadgroup uint* part, uint group, uint tid, uint lane, uint sg) {
+DEVFN void scatter_rows(const device T* x, const device uint* ids, const device uchar* weights, device T* y,
+                        constant ScatterArgs& p, STATUS_PARAMS, threadgroup uint* part, uint group, uint tid, uint lane,
+                        uint sg) {
   GRID_RELEASE;
   GRID_WAIT;
   const uint width = VEC16 ? 16 / sizeof(T) : 1;
@@ -167,7 +178,7 @@ DEVFN void scatter_rows(const device T* x, const device uint* ids, device T* y, 
       continue;
     }
     const uint i = (panel * THREADS + tid) * width;
-    scatter_row<T, ADD>(x, ids, y, p, row, id, i, part, turn, tid, lane, sg);
+    scatter_row<T, ADD>(x, ids, weights, y, p, row, id, i, part, turn, tid, lane, sg);
   }
 }
 
@@ -200,30 +211,33 @@ KERNEL(transpose_32, 256, IN(uint, x, 0), OUT(uint, y, 1), ARGS(TransposeArgs, p
 
 KERNEL(scatter_8, 256, IN(uchar, x, 0), IN(uint, ids, 1), OUT(uchar, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<uchar, false>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<uchar, false>(x, ids, nullptr, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(scatter_16, 256, IN(ushort, x, 0), IN(uint, ids, 1), OUT(ushort, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<ushort, false>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<ushort, false>(x, ids, nullptr, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(scatter_32, 256, IN(uint, x, 0), IN(uint, ids, 1), OUT(uint, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<uint, false>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<uint, false>(x, ids, nullptr, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
-KERNEL(scatter_add_f32, 256, IN(float, x, 0), IN(uint, ids, 1), OUT(float, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
+KERNEL(scatter_add_f32, 256, IN(float, x, 0), IN(uint, ids, 1), IN(uchar, weights, 2), OUT(float, y, 3),
+       ARGS(ScatterArgs, p, 4), STATUS(5)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<float, true>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<float, true>(x, ids, weights, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
-KERNEL(scatter_add_f16, 256, IN(half, x, 0), IN(uint, ids, 1), OUT(half, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
+KERNEL(scatter_add_f16, 256, IN(half, x, 0), IN(uint, ids, 1), IN(uchar, weights, 2), OUT(half, y, 3),
+       ARGS(ScatterArgs, p, 4), STATUS(5)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<half, true>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<half, true>(x, ids, weights, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
-KERNEL(scatter_add_bf16, 256, IN(bfloat, x, 0), IN(uint, ids, 1), OUT(bfloat, y, 2), ARGS(ScatterArgs, p, 3), STATUS(4)) {
+KERNEL(scatter_add_bf16, 256, IN(bfloat, x, 0), IN(uint, ids, 1), IN(uchar, weights, 2), OUT(bfloat, y, 3),
+       ARGS(ScatterArgs, p, 4), STATUS(5)) {
   TG(uint, part, 2 * SIMDGROUPS);
-  scatter_rows<bfloat, true>(x, ids, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  scatter_rows<bfloat, true>(x, ids, weights, y, p, STATUS_PASS, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }

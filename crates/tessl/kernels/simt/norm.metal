@@ -14,7 +14,7 @@
 // Tail        VEC16: the last n % (16 / sizeof(x)) elements are done one by one by the first threads.
 // Numbers     plain f32: the sum of squares overflows to infinity, and y becomes 0, when |x| exceeds about
 //             sqrt(FLT_MAX / n) (2.9e17 at n = 4096). NaN and infinity in a row give a NaN row, or zeros beside NaN.
-//             1 / sqrt is within 1 ulp (see inverse_root), the mean within 1.5 ulp, halved by the root. layer_norm adds
+//             1 / sqrt is within 1 ulp (see inverse_root in prelude/rows.h), the mean within 1.5 ulp, halved by the root. layer_norm adds
 //             up x - x[0]: large numbers close together lose nothing, and the variance has a pass of its own.
 //
 // In place is allowed (y or h is x or res, same strides), so inputs are IN_ALIASED: on CUDA a __restrict__ pointer would
@@ -37,14 +37,6 @@ DEVFN float group_sum(float v, threadgroup float* part, uint lane, uint sg) {
   float sum = 0.0f;
   for (uint i = 0; i < SIMDGROUPS; i++) sum += part[i];
   return sum;
-}
-
-// 1 / sqrt(v). One Newton step makes the 2 ulp of rsqrt one ulp; an IEEE division and root would be calls of slow
-// paths, around which registers spill. At 0, infinity and NaN the step has no meaning and rsqrt is exact.
-DEVFN float inverse_root(float v) {
-  const float r = precise::rsqrt(v);
-  const float refined = fma(0.5f * r, fma(-v * r, r, 1.0f), r);
-  return v > 0.0f && v < INFINITY ? refined : r;
 }
 
 template <typename X>

@@ -229,7 +229,7 @@ fn weight_shape<const N: usize>(call: &Call<'_, N>, i: usize) -> Result<()> {
     Err(Error::shape(call.op, name, format_args!("{:?}", weight.shape()), expected))
 }
 
-fn check_scalars(op: &'static str, eps: f32, offset: f32) -> Result<()> {
+pub(super) fn check_scalars(op: &'static str, eps: f32, offset: f32) -> Result<()> {
     if !(eps >= 0.0 && eps.is_finite()) {
         return Err(Error::Scalar { op, name: "eps", value: eps.into(), expected: "finite and not negative" });
     }

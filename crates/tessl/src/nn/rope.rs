@@ -190,6 +190,11 @@ impl RopeFrequencies {
         Ok(RopeFrequencies { table, dims })
     }
 
+    /// The table as kernels bind it.
+    pub(super) fn table(&self) -> &Tensor {
+        &self.table
+    }
+
     /// Elements of a row that are turned.
     pub fn dims(&self) -> usize {
         self.dims

@@ -9,6 +9,45 @@ use super::rows::{Part, for_each_isa, for_each_part};
 use crate::args::CacheArgs;
 use crate::error::FaultKind;
 
+/// What a kernel reports.
+pub(super) type Fault = (FaultKind, u64, i64);
+
+/// How a cache keeps tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Slots {
+    pub(super) table: *const u32,
+    pub(super) table_s: u64,
+    /// New tokens of each sequence.
+    pub(super) tokens: u32,
+    pub(super) ring: bool,
+    pub(super) capacity: u32,
+    /// Tokens of a page, 0 without pages.
+    pub(super) page: u32,
+    pub(super) pages: u32,
+    pub(super) width: u32,
+}
+
+impl Slots {
+    /// Sequence or page, and slot, of new token t of sequence b at `position`; or what is wrong.
+    #[allow(clippy::cast_possible_truncation)] // Offsets of operands in memory fit the address space.
+    pub(super) fn place(&self, [b, t]: [u64; 2], position: u64) -> Result<[u64; 2], Fault> {
+        let position = if self.ring { position % u64::from(self.capacity) } else { position };
+        if position >= u64::from(self.capacity) {
+            return Err((FaultKind::CacheOverflow, b * u64::from(self.tokens) + t, position.cast_signed()));
+        }
+        if self.page == 0 {
+            return Ok([b, position]);
+        }
+        let i = position / u64::from(self.page);
+        // SAFETY: the table has a place for each page of a sequence.
+        let page = unsafe { self.table.add((b * self.table_s + i) as usize).read_unaligned() };
+        if page >= self.pages {
+            return Err((FaultKind::IndexOutOfRange, b * u64::from(self.width) + i, page.into()));
+        }
+        Ok([page.into(), position % u64::from(self.page)])
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Cache<'a> {
     args: &'a CacheArgs,
@@ -30,28 +69,16 @@ impl Cache<'_> {
         [row / heads / tokens, row / heads % tokens, row % heads]
     }
 
-    /// Sequence or page, and slot, where a token is kept; or what is wrong.
-    fn place(&self, b: u64, t: u64) -> Result<[u64; 2], (FaultKind, u64, i64)> {
+    /// Where token t of a sequence is kept; or what is wrong.
+    fn place(&self, b: u64, t: u64) -> Result<[u64; 2], Fault> {
         let a = self.args;
         // SAFETY: there is a first position for each sequence.
         let read = || unsafe { self.starts.add((b * a.start_s) as usize).read_unaligned() };
         let start = if a.start_known != 0 { a.start } else { read().into() };
-        let mut position = start + t;
-        if a.ring != 0 {
-            position %= u64::from(a.capacity);
-        } else if position >= u64::from(a.capacity) {
-            return Err((FaultKind::CacheOverflow, b * u64::from(a.tokens) + t, position.cast_signed()));
-        }
-        if a.page == 0 {
-            return Ok([b, position]);
-        }
-        let i = position / u64::from(a.page);
-        // SAFETY: the table has a place for each page of a sequence.
-        let page = unsafe { self.table.add((b * a.table_s + i) as usize).read_unaligned() };
-        if page >= a.pages {
-            return Err((FaultKind::IndexOutOfRange, b * u64::from(a.width) + i, page.into()));
-        }
-        Ok([page.into(), position % u64::from(a.page)])
+        let (table, table_s, tokens) = (self.table, a.table_s, a.tokens);
+        let (ring, capacity) = (a.ring != 0, a.capacity);
+        let slots = Slots { table, table_s, tokens, ring, capacity, page: a.page, pages: a.pages, width: a.width };
+        slots.place([b, t], start + t)
     }
 
     /// Copies a part of the rows of one side, into the cache or out of it.

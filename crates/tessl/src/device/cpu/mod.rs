@@ -19,6 +19,7 @@ mod movement;
 mod norm;
 mod plan;
 mod pool;
+mod qkv;
 mod quant;
 mod queue;
 mod reduce;

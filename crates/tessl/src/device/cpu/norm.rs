@@ -122,7 +122,7 @@ unsafe fn add<S: Simd>(x: *const u8, res: *const u8, h: *mut u8, dtype: DType, n
 /// # Safety
 /// `x` has n elements of `dtype`.
 #[inline(always)]
-unsafe fn squares<S: Simd>(x: *const u8, dtype: DType, n: usize) -> f32 {
+pub(super) unsafe fn squares<S: Simd>(x: *const u8, dtype: DType, n: usize) -> f32 {
     let size = dtype.size();
     let block = SUMS * S::LANES;
     let (blocks, whole) = (n - n % block, n - n % S::LANES);

@@ -41,6 +41,7 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::TopK(d) => nn::top_k(d, profile.isa),
         Desc::Sample(d) => nn::sample(d, profile.isa),
         Desc::Quant(d) => quant::product(d, profile.isa),
+        Desc::NormQkvRope(d) => quant::norm_qkv_rope(d, profile.isa),
         Desc::QuantEmbed(d) => nn::quant_embed(d, profile.isa),
         Desc::Attention(d) => attention::attention(d, profile.isa),
         Desc::Combine(d) => attention::combine(d, profile.isa),

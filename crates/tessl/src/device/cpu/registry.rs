@@ -1,7 +1,7 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{attention, cache, elementwise, embed, gemm, mlp, movement, norm, quant, reduce, rope, sample};
+use super::{attention, cache, elementwise, embed, gemm, mlp, movement, norm, qkv, quant, reduce, rope, sample};
 use crate::device::Isa;
 
 /// One kernel.
@@ -32,6 +32,8 @@ pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
         norm::BUILTINS,
         norm::LAYER,
         norm::QK,
+        qkv::BUILTINS,
+        qkv::NATIVE,
         quant::BUILTINS,
         quant::NATIVE,
         reduce::BUILTINS,

@@ -63,7 +63,7 @@ impl Rope<'_> {
 /// pi / 4, goes through the polynomials of Cephes' `sinf` and `cosf`.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // The upper half is what is asked for.
-fn turn(angle: u64) -> [f32; 2] {
+pub(super) fn turn(angle: u64) -> [f32; 2] {
     /// 2 pi / 2^32.
     const UNIT: f32 = 1.462_918_1e-9;
     let quarter = angle.wrapping_add(1 << 61) >> 62;
@@ -112,7 +112,7 @@ impl Task for Rope<'_> {
 /// # Safety
 /// `x` and `y` have twice as many elements as there are sines.
 #[inline(always)]
-unsafe fn half_split<S: Simd>(x: *const u8, y: *mut u8, dtype: DType, sines: &[f32], cosines: &[f32]) {
+pub(super) unsafe fn half_split<S: Simd>(x: *const u8, y: *mut u8, dtype: DType, sines: &[f32], cosines: &[f32]) {
     let (size, half) = (dtype.size(), sines.len());
     let (mut a, mut b) = ([0.0f32; RUN], [0.0f32; RUN]);
     for start in (0..half).step_by(RUN) {
@@ -134,7 +134,7 @@ unsafe fn half_split<S: Simd>(x: *const u8, y: *mut u8, dtype: DType, sines: &[f
 /// # Safety
 /// As [`half_split`].
 #[inline(always)]
-unsafe fn interleaved<S: Simd>(x: *const u8, y: *mut u8, dtype: DType, sines: &[f32], cosines: &[f32]) {
+pub(super) unsafe fn interleaved<S: Simd>(x: *const u8, y: *mut u8, dtype: DType, sines: &[f32], cosines: &[f32]) {
     let (size, half) = (dtype.size(), sines.len());
     let mut v = [0.0f32; RUN];
     for start in (0..half).step_by(RUN / 2) {

@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, QuantDesc,
-    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
+    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -146,6 +146,20 @@ pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
     let kernel = kernel.constant("VEC16", row.vec16);
     let blocks = simdgroups.div_ceil(ROW_THREADS / 32);
     Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], blocks, row, profile))
+}
+
+/// A block a head.
+pub(super) fn norm_qkv_rope(desc: &NormQkvRopeDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = "norm_qkv_rope";
+    if !desc.has_kernel(false) {
+        return Err(Error::unsupported(op, desc.types(), DEVICE));
+    }
+    let heads = desc.heads + 2 * desc.kv_heads;
+    rows_of(op, heads.into(), profile)?;
+    let row = access(desc.align);
+    let kernel = KernelKey::builtin("qkv", format!("{op}_{}", desc.dtype)).constant("FORMAT", desc.weights.number());
+    let plan = plan(kernel.constant("VEC16", row.vec16), [desc.m, desc.dim, 32], heads, row, profile);
+    Ok(Plan { reason: "one block a head", ..plan })
 }
 
 pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {

@@ -7,6 +7,8 @@ const ARGS: &str = include_str!("../../../kernels/prelude/args.h");
 const PACK: &str = include_str!("../../../kernels/prelude/pack.h");
 const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
+const TURN: &str = include_str!("../../../kernels/prelude/turn.h");
+const WEIGHTS: &str = include_str!("../../../kernels/prelude/weights.h");
 const PTX: &str = include_str!("../../../kernels/cuda/ptx.cuh");
 const HOPPER: &str = include_str!("../../../kernels/cuda/hopper.cuh");
 const ATTENTION: &str = include_str!("../../../kernels/simt/attention.metal");
@@ -88,6 +90,7 @@ pub(super) const MODULES: &[Module] = &[
         extra: &[],
         text: include_str!("../../../kernels/simt/reduce.metal"),
     },
+    Module { stem: "qkv", file: "qkv.metal", extra: &[], text: include_str!("../../../kernels/simt/qkv.metal") },
     Module { stem: "quant", file: "quant.metal", extra: &[], text: include_str!("../../../kernels/simt/quant.metal") },
     Module { stem: "norm", file: "norm.metal", extra: &[], text: include_str!("../../../kernels/simt/norm.metal") },
 ];
@@ -99,7 +102,7 @@ pub(super) fn module(stem: &str) -> Option<&'static Module> {
 
 /// The prelude that all kernels share.
 pub(super) fn prelude() -> String {
-    [CUDA, ARGS, PACK, ROWS, ACTIVATION].join("\n")
+    [CUDA, ARGS, PACK, ROWS, ACTIVATION, TURN, WEIGHTS].join("\n")
 }
 
 impl Module {

@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc, QuantDesc,
-    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
+    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -128,6 +128,17 @@ pub(super) fn quant(desc: &QuantDesc, profile: &DeviceProfile) -> Result<Plan> {
     let kernel = KernelKey::builtin("quant", format!("{op}_{}", desc.input)).constant("FORMAT", desc.format.number());
     let groups = simdgroups.div_ceil(u64::from(THREADS / 32));
     Ok(plan(kernel, [QuantDesc::TILE_M, 1, 32], groups, vec, reason, profile))
+}
+
+pub(super) fn norm_qkv_rope(desc: &NormQkvRopeDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = "norm_qkv_rope";
+    if !desc.has_kernel(false) {
+        return Err(Error::unsupported(op, desc.types(), "metal"));
+    }
+    let kernel = KernelKey::builtin("qkv", format!("{op}_{}", desc.dtype)).constant("FORMAT", desc.weights.number());
+    let heads = u64::from(desc.heads + 2 * desc.kv_heads);
+    let vec = desc.align >= VEC_ALIGN;
+    Ok(plan(kernel, [desc.m, desc.dim, 32], heads, vec, "one threadgroup a head", profile))
 }
 
 pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Result<Plan> {

@@ -32,6 +32,7 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::TopK(desc) => nn::top_k(desc, profile),
         Desc::Sample(desc) => nn::sample(desc, profile),
         Desc::Quant(desc) => nn::quant(desc, profile),
+        Desc::NormQkvRope(desc) => nn::norm_qkv_rope(desc, profile),
         Desc::QuantEmbed(desc) => nn::quant_embed(desc, profile),
         Desc::Attention(desc) => simt::attention(desc, profile),
         Desc::Combine(desc) => simt::combine(desc, profile),

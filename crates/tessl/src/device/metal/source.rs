@@ -5,6 +5,8 @@ const ARGS: &str = include_str!("../../../kernels/prelude/args.h");
 const PACK: &str = include_str!("../../../kernels/prelude/pack.h");
 const ROWS: &str = include_str!("../../../kernels/prelude/rows.h");
 const ACTIVATION: &str = include_str!("../../../kernels/prelude/activation.h");
+const TURN: &str = include_str!("../../../kernels/prelude/turn.h");
+const WEIGHTS: &str = include_str!("../../../kernels/prelude/weights.h");
 const EPILOGUE: &str = include_str!("../../../kernels/prelude/epilogue.h");
 
 /// The line by which a caller's source gets the prelude.
@@ -14,7 +16,7 @@ const USER_HEADER: &str = "#include \"tessl.h\"";
 const MODULES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/kernels/metal_modules.rs"));
 
 fn prelude() -> String {
-    [METAL, ARGS, PACK, ROWS, ACTIVATION, EPILOGUE].join("\n")
+    [METAL, ARGS, PACK, ROWS, ACTIVATION, TURN, WEIGHTS, EPILOGUE].join("\n")
 }
 
 /// The translation unit of the library's module with this stem; compiler messages point into the kernel's own file.

@@ -64,6 +64,49 @@ impl<'a> Start<'a> {
     }
 }
 
+/// How much a cache of keys or values holds of each sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KvShape {
+    /// Tokens of a sequence.
+    pub(super) capacity: usize,
+    /// Tokens of a page, 0 without pages.
+    pub(super) page: usize,
+    /// Pages in memory, 0 without pages.
+    pub(super) pages: usize,
+    /// Pages of a sequence, 0 without pages.
+    pub(super) width: usize,
+}
+
+impl KvShape {
+    /// Of `cache`, which has a table where it is made of pages, for these sequences, heads and elements of a head.
+    pub(super) fn new(
+        op: &'static str,
+        (name, cache): (&'static str, &Tensor),
+        table: Option<&Tensor>,
+        [sequences, heads, dim]: [usize; 3],
+    ) -> Result<Self> {
+        let wrong = |name, t: &Tensor, expected| Err(Error::shape(op, name, format_args!("{:?}", t.shape()), expected));
+        let Some(table) = table else {
+            return match *cache.shape() {
+                [n, capacity, h, d] if [n, h, d] == [sequences, heads, dim] => {
+                    Ok(KvShape { capacity, page: 0, pages: 0, width: 0 })
+                }
+                _ => wrong(name, cache, format!("it must be [{sequences}, capacity, {heads}, {dim}], as `k`")),
+            };
+        };
+        let width = match *table.shape() {
+            [n, width] if n == sequences => width,
+            _ => return wrong("table", table, format!("it must be [{sequences}, pages]")),
+        };
+        match *cache.shape() {
+            [pages, page, h, d] if PAGES.contains(&page) && [h, d] == [heads, dim] => {
+                Ok(KvShape { capacity: width.saturating_mul(page), page, pages, width })
+            }
+            _ => wrong(name, cache, format!("with `table` it must be pages [N, 16, 32 or 64, {heads}, {dim}]")),
+        }
+    }
+}
+
 /// Sizes that kernels count in 32 bits.
 fn counted(op: &'static str, counts: &[(&'static str, usize)]) -> Result<()> {
     match counts.iter().find(|(_, n)| *n > MAX_COUNT) {

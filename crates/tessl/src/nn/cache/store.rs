@@ -1,6 +1,6 @@
 //! New tokens into a cache.
 
-use super::{MAX_COUNT, PAGES, Start, counted, narrow, strides};
+use super::{KvShape, MAX_COUNT, Start, counted, narrow, strides};
 use crate::args::CacheArgs;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -132,18 +132,8 @@ impl<'a> KvStore<'a> {
             return wrong(0, "it must be [B, T, Hkv, D]".into());
         };
         call.same_shape(1, 0)?;
-        let (capacity, page, width);
-        match (self.k_cache.shape(), self.table.map(Tensor::shape)) {
-            (&[n, rows, h, d], None) if [n, h, d] == [sequences, heads, dim] => (page, width, capacity) = (0, 0, rows),
-            (&[_, rows, h, d], Some(&[n, pages])) if PAGES.contains(&rows) && [n, h, d] == [sequences, heads, dim] => {
-                (page, width, capacity) = (rows, pages, pages.saturating_mul(rows));
-            }
-            (_, None) => return wrong(4, format!("it must be [{sequences}, capacity, {heads}, {dim}], as `k`")),
-            (_, Some(&[n, _])) if n == sequences => {
-                return wrong(4, format!("with `table` it must be pages [N, 16, 32 or 64, {heads}, {dim}]"));
-            }
-            _ => return wrong(3, format!("it must be [{sequences}, pages]")),
-        }
+        let KvShape { capacity, page, pages, width } =
+            KvShape::new(OP, ("k_cache", self.k_cache), self.table, [sequences, heads, dim])?;
         call.same_shape(5, 4)?;
         [0, 1, 4, 5].into_iter().try_for_each(|i| call.unit_stride(i))?;
         if self.table.is_some() {
@@ -151,7 +141,6 @@ impl<'a> KvStore<'a> {
         }
         call.output(4, if self.v.is_some() { &[] } else { &[5] })?;
         call.output(5, if self.v.is_some() { &[] } else { &[4] })?;
-        let pages = if page > 0 { self.k_cache.shape()[0] } else { 0 };
         let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
         counted(
             OP,

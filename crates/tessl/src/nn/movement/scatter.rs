@@ -20,21 +20,22 @@ macro_rules! scatter {
             x: &'a Tensor,
             ids: &'a Tensor,
             y: &'a Tensor,
+            weights: Option<&'a Tensor>,
         }
 
         impl<'a> $name<'a> {
             /// The rows of x go to the rows `ids` of y.
             pub fn new(x: &'a Tensor, ids: &'a Tensor, y: &'a Tensor) -> Self {
-                $name { x, ids, y }
+                $name { x, ids, y, weights: None }
             }
 
-            fn check(&self) -> Result<(Call<'a, 3>, MovementDesc, Rows<2>)> {
-                check(MovementOp::$name, self.x, self.ids, self.y)
+            fn check(&self) -> Result<(Call<'a, 4>, MovementDesc, Rows<3>)> {
+                check(MovementOp::$name, self.x, self.ids, self.y, self.weights)
             }
 
             fn encode(&self, stream: Option<&mut Stream>) -> Result<()> {
                 let (call, desc, rows) = self.check()?;
-                encode(&call, stream, desc, &rows)
+                encode(&call, stream, desc, &rows, self.weights.is_some())
             }
         }
 
@@ -73,17 +74,19 @@ scatter! {
 }
 
 scatter! {
-    /// `y[ids[..], :] += x[.., :]`: each row of x is added to the row of y that its id names.
+    /// `y[ids[..], :] += w[..] x[.., :]`: each row of x, times its weight if it has one, is added to the row of y that its id
+    /// names: how the answers of experts become one.
     ///
     /// | operand | shape | dtypes |
     /// | --- | --- | --- |
     /// | x | `[.., n]` | f32, f16, bf16 |
     /// | ids | `[..]` | u32, i32 |
     /// | y | `[rows, n]` | x's |
+    /// | weights | ids' | f32, x's |
     ///
-    /// The old row and then the rows of one id, in row-major order, are added up in f32 and rounded once: the same bits
-    /// every time, on every device. Rows of y that no id names stay. Strides, and ids outside of y, are as in
-    /// [`ScatterRows`]. NaN gives NaN.
+    /// The old row and then the rows of one id, in row-major order, are added up in f32 (a weight by a fused multiply-add)
+    /// and rounded once: the same bits every time, on every device. Rows of y that no id names stay. Strides, and ids outside
+    /// of y, are as in [`ScatterRows`]. NaN gives NaN.
     ///
     /// ```
     /// use tessl::{nn::ScatterAdd, Device, GpuRuntime};
@@ -93,9 +96,20 @@ scatter! {
     /// let y = rt.from_slice(&[10.0f32; 4], &[4, 1])?;
     /// ScatterAdd::new(&x, &ids, &y).run()?;
     /// assert_eq!(y.read::<f32>()?, [12.0, 10.0, 10.0, 14.0]);
+    /// let w = rt.from_slice(&[0.5f32, 1.0, -1.0], &[3])?;
+    /// ScatterAdd::new(&x, &ids, &y).weights(&w).run()?;
+    /// assert_eq!(y.read::<f32>()?, [14.0, 10.0, 10.0, 11.5]);
     /// # Ok::<(), tessl::Error>(())
     /// ```
     ScatterAdd, "a ScatterAdd does nothing until run() or run_on()"
+}
+
+impl<'a> ScatterAdd<'a> {
+    /// Multiplies each row of x with its weight.
+    pub fn weights(mut self, weights: &'a Tensor) -> Self {
+        self.weights = Some(weights);
+        self
+    }
 }
 
 fn check<'a>(
@@ -103,13 +117,19 @@ fn check<'a>(
     x: &'a Tensor,
     ids: &'a Tensor,
     y: &'a Tensor,
-) -> Result<(Call<'a, 3>, MovementDesc, Rows<2>)> {
-    let call = Call::new(op.name(), [("x", x), ("ids", ids), ("y", y)])?;
+    weights: Option<&'a Tensor>,
+) -> Result<(Call<'a, 4>, MovementDesc, Rows<3>)> {
+    // Where there are none, ids take their place and are not read there.
+    let call = Call::new(op.name(), [("x", x), ("ids", ids), ("y", y), ("weights", weights.unwrap_or(ids))])?;
     if op == MovementOp::ScatterAdd {
         call.float(0)?;
     }
     call.dtype(1, &[DType::U32, DType::I32], "u32 or i32")?;
     call.dtype(2, &[x.dtype()], "the dtype of `x`")?;
+    if weights.is_some() {
+        call.dtype(3, &[DType::F32, x.dtype()], "f32 or the dtype of `x`")?;
+        call.same_shape(3, 1)?;
+    }
     let &[targets, n] = y.shape() else {
         return Err(Error::shape(call.op, "y", format_args!("{:?}", y.shape()), "it must be [rows, n]"));
     };
@@ -123,22 +143,29 @@ fn check<'a>(
     }
     [0, 2].into_iter().try_for_each(|i| call.unit_stride(i))?;
     call.output(2, &[])?;
-    let rows = Rows::strided(call.op, "x", x.shape(), [x.strides(), ids.strides()])?;
+    let rows = Rows::strided(call.op, "x", x.shape(), [x.strides(), ids.strides(), call.operands[3].1.strides()])?;
     let align = rows.align(0, x).min(y.alignment([y.strides()[0]]));
     let desc = MovementDesc { op, rows: rows.count, m: 1, n: rows.n, dtype: x.dtype(), align };
     Ok((call, desc, rows))
 }
 
-fn encode(call: &Call<'_, 3>, stream: Option<&mut Stream>, desc: MovementDesc, rows: &Rows<2>) -> Result<()> {
+fn encode(
+    call: &Call<'_, 4>,
+    stream: Option<&mut Stream>,
+    desc: MovementDesc,
+    rows: &Rows<3>,
+    weighted: bool,
+) -> Result<()> {
     let stream = call.stream(stream)?;
     if rows.is_empty() {
         return Ok(());
     }
-    let [(_, x), (_, ids), (_, y)] = call.operands;
-    let rt = x.runtime();
+    let [(_, x), (_, ids), (_, y), (_, weights)] = call.operands;
+    let (rt, sums) = (x.runtime(), desc.op == MovementOp::ScatterAdd);
     let prepared = rt.prepare(&Desc::Movement(desc))?;
     let plan = &prepared.plan;
-    let ([x_s0, x_s1, x_s2], [i_s0, i_s1, i_s2]) = (rows.strides(0), rows.strides(1));
+    let ([x_s0, x_s1, x_s2], [i_s0, i_s1, i_s2], [w_s0, w_s1, w_s2]) =
+        (rows.strides(0), rows.strides(1), rows.strides(2));
     let [r1, r2] = rows.splits();
     let args = ScatterArgs {
         x_s0,
@@ -147,6 +174,9 @@ fn encode(call: &Call<'_, 3>, stream: Option<&mut Stream>, desc: MovementDesc, r
         i_s0,
         i_s1,
         i_s2,
+        w_s0,
+        w_s1,
+        w_s2,
         y_s: y.strides()[0] as u64,
         rows: rows.count,
         r1,
@@ -156,11 +186,13 @@ fn encode(call: &Call<'_, 3>, stream: Option<&mut Stream>, desc: MovementDesc, r
         is_signed: u32::from(ids.dtype() == DType::I32),
         panels: plan.tiles[1],
         groups: plan.grid[0],
-        zero: 0,
+        weights: if weighted { 1 + u32::from(weights.dtype() != DType::F32) } else { 0 },
     };
+    let inputs = [x, ids, weights];
+    let inputs = if sums { &inputs[..] } else { &inputs[..2] };
     Launch { op: call.op, rt, plan, pipeline: prepared.pipeline, args: bytemuck::bytes_of(&args) }.run(
         stream,
-        &[x, ids],
+        inputs,
         &[y],
     )
 }

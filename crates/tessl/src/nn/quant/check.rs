@@ -247,7 +247,7 @@ impl<'a, const W: usize, const Y: usize> Product<'a, W, Y> {
 }
 
 /// Float types as kernels number them.
-fn dtype_code(dtype: DType) -> u32 {
+pub(in crate::nn) fn dtype_code(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 1,
         DType::Bf16 => 2,

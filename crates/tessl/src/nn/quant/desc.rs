@@ -12,7 +12,7 @@ use serde::Serialize;
 pub enum QuantOp {
     /// `y = act(x W^T + bias) + residual`.
     Matmul,
-    /// `y = act(x G^T) * (x U^T)`.
+    /// `y = act(x G^T + gate_bias) * (x U^T + up_bias)`.
     Glu,
     /// `q = x Q^T, k = x K^T, v = x V^T`.
     Qkv,

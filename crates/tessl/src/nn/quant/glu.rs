@@ -8,12 +8,13 @@ use crate::qtensor::QTensor;
 use crate::stream::Stream;
 use crate::tensor::Tensor;
 
-/// `out = act(x G^T) * (x U^T)`: SwiGLU with [`Activation::Silu`], GeGLU with one of the GELUs, G and U quantised.
+/// `out = act(x G^T + gate_bias) * (x U^T + up_bias)`, biases being optional: SwiGLU with [`Activation::Silu`], GeGLU with one of the GELUs, G and U quantised.
 ///
 /// | operand | shape | dtypes |
 /// | --- | --- | --- |
 /// | x | `[.., K]` | f32, f16, bf16 |
 /// | gate, up | `[N, K]` | every [`QFormat`](crate::QFormat), both the same |
+/// | biases | `[N]` each | f32, out's (both the same) |
 /// | out | `[.., N]` | f32, f16, bf16 |
 ///
 /// Both products, the function and the last product are f32, rounded once. Otherwise as
@@ -45,6 +46,12 @@ impl<'a> QuantizedGlu<'a> {
             residual: None,
             activation,
         })
+    }
+
+    /// Adds one value per column to each product.
+    pub fn biases(mut self, [gate, up]: [&'a Tensor; 2]) -> Self {
+        self.0.biases = [Some(("bias of gate", gate)), Some(("bias of up", up))];
+        self
     }
 
     /// Encodes the operation on the default stream.

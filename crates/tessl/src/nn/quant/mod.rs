@@ -11,4 +11,4 @@ pub use glu::QuantizedGlu;
 pub use matmul::QuantizedMatmul;
 pub use qkv::QuantizedQkv;
 
-pub(super) use check::factors_code;
+pub(super) use check::{dtype_code, factors_code};

@@ -1,10 +1,10 @@
-//! Scattering rows: `y[ids[r]] = x[r]` (the last row with an id stays) and `y[ids[r]] += x[r]` (in order, in f32).
+//! Scattering rows: `y[ids[r]] = x[r]` (the last row with an id stays) and `y[ids[r]] += w[r] x[r]` (in order, in f32).
 //!
-//! Kernels are `scatter_{bits}_{isa}` and `scatter_add_{dtype}_{isa}`; bindings x, ids, y and scratch memory, where rows are
-//! sorted by id. An id outside of y is a fault, and nothing is written for it.
+//! Kernels are `scatter_{bits}_{isa}` (bindings x, ids, y) and `scatter_add_{dtype}_{isa}` (x, ids, weights of rows, y), then scratch
+//! memory, where rows are sorted by id. An id outside of y is a fault, and nothing is written for it.
 
 use super::super::call::{KernelCall, KernelFn};
-use super::super::convert::{narrow, widen};
+use super::super::convert::{element, narrow, widen};
 use super::super::registry::Builtin;
 use super::super::rows::{RUN, for_each_isa, row_offset};
 use super::super::simd::{Simd, Task};
@@ -29,6 +29,7 @@ pub(in super::super) fn scratch_bytes(rows: u64) -> u64 {
 #[derive(Clone, Copy)]
 struct Scatter<'a> {
     x: *const u8,
+    weights: *const u8,
     y: *mut u8,
     /// In memory and, for sums, as a float.
     size: usize,
@@ -70,6 +71,12 @@ impl Scatter<'_> {
             let row = pair & u64::from(u32::MAX);
             self.x.wrapping_add(row_offset(row, [a.r1, a.r2], [a.x_s0, a.x_s1, a.x_s2]) * self.size)
         };
+        let weight = |pair: u64, dtype: DType| {
+            let dtype = if a.weights == 1 { DType::F32 } else { dtype };
+            let at = row_offset(pair & u64::from(u32::MAX), [a.r1, a.r2], [a.w_s0, a.w_s1, a.w_s2]);
+            // SAFETY: there is a weight for each row, where there are weights.
+            if a.weights == 0 { 1.0 } else { unsafe { element(self.weights.add(at * dtype.size()), dtype) } }
+        };
         let y = self.y.wrapping_add(id as usize * a.y_s as usize * self.size);
         // SAFETY: forwarded.
         unsafe {
@@ -83,7 +90,9 @@ impl Scatter<'_> {
                 widen::<S>(y.add(at), dtype, sum.as_mut_ptr(), count);
                 for &pair in rows {
                     widen::<S>(from(pair).add(at), dtype, term.as_mut_ptr(), count);
-                    sum.iter_mut().zip(&term).for_each(|(s, t)| *s += t);
+                    let w = weight(pair, dtype);
+                    // One rounding, as on GPUs; a weight of 1 is as good as none.
+                    sum.iter_mut().zip(&term).for_each(|(s, t)| *s = if w == 1.0 { *s + t } else { w.mul_add(*t, *s) });
                 }
                 narrow::<S>(sum.as_ptr(), y.add(at), dtype, count);
             }
@@ -94,11 +103,14 @@ impl Scatter<'_> {
 /// One launch on vectors of `S`.
 unsafe fn scatter<S: Simd>(call: &KernelCall<'_>, size: usize, float: Option<DType>) {
     let a: &ScatterArgs = call.args();
-    let (x, ids, y) = (call.binding(0).ptr, call.binding(1).ptr.cast::<u32>(), call.binding(2).ptr);
+    let (x, ids) = (call.binding(0).ptr, call.binding(1).ptr.cast::<u32>());
+    // Only sums have weights.
+    let at = if float.is_some() { 3 } else { 2 };
+    let (weights, y) = (call.binding(2).ptr, call.binding(at).ptr);
     let count = usize::try_from(a.rows).expect("INVARIANT: rows lie in memory");
     // SAFETY: scratch memory has a pair for each row, is aligned, and nobody else uses it during this command.
     let pairs = unsafe {
-        let pairs = call.binding(3).ptr.cast::<u64>();
+        let pairs = call.binding(at + 1).ptr.cast::<u64>();
         pairs.write_bytes(0, count);
         std::slice::from_raw_parts_mut(pairs, count)
     };
@@ -117,7 +129,7 @@ unsafe fn scatter<S: Simd>(call: &KernelCall<'_>, size: usize, float: Option<DTy
     let pairs = &mut pairs[..used];
     pairs.sort_unstable();
     let step = usize::try_from(rows_of_chunk(a.n)).unwrap_or(1);
-    let all = Scatter { x, y, size, float, args: a, pairs, first: 0, count: 0 };
+    let all = Scatter { x, weights, y, size, float, args: a, pairs, first: 0, count: 0 };
     call.pool().run(used.div_ceil(step), &|chunk| {
         let all = &all;
         let first = chunk * step;

@@ -2,11 +2,12 @@
 
 use super::{gemm, suffix};
 use crate::device::Isa;
-use crate::device::cpu::quant::{dot_tile_n, many, reads_rows16, tile_k, tile_n};
+use crate::device::cpu::qkv;
+use crate::device::cpu::quant::{FIXED_MAX_K, dot_tile_n, many, reads_rows16, tile_k, tile_n};
 use crate::device::cpu::tables::{QuantKernel, quant_rows};
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
-use crate::nn::QuantDesc;
+use crate::nn::{NormQkvRopeDesc, QuantDesc, WeightsDesc};
 use crate::plan::{KernelKey, Plan};
 use crate::quant::rows16::Parts;
 use crate::quant::{QFormat, QLayout};
@@ -63,6 +64,40 @@ pub(super) fn product(d: &QuantDesc, isa: Isa) -> Result<Plan> {
         scratch_bytes,
         precision: Precision::Exact,
         reason: row.name,
+        note: None,
+    })
+}
+
+/// Queries, keys and values: the product of few rows of f32 that a quantised product would take.
+pub(super) fn norm_qkv_rope(d: &NormQkvRopeDesc, isa: Isa) -> Result<Plan> {
+    let sixteen = match d.weights {
+        WeightsDesc::Quantized { format, layout, .. } => rows16(layout, format, isa),
+        WeightsDesc::Dense(_) => false,
+    };
+    if !d.has_kernel(sixteen) {
+        return Err(Error::unsupported("norm_qkv_rope", d.types(), "cpu"));
+    }
+    let isa = isa.min(Isa::Avx512);
+    let dot = matches!(d.weights, WeightsDesc::Quantized { .. }) && isa == Isa::Avx512 && d.k <= FIXED_MAX_K;
+    let tile = [d.m, if dot { dot_tile_n(d.k) } else { tile_n(d.k) }, tile_k(d.k)];
+    let across = [d.heads, d.kv_heads, d.kv_heads].iter().map(|h| (h * d.dim).div_ceil(tile[1])).sum();
+    let prefix = if dot { "dot" } else { "few" };
+    Ok(Plan {
+        kernel: KernelKey::builtin("qkv", format!("norm_qkv_rope_{prefix}_{}", suffix(isa))),
+        tile,
+        tiles: [1, across, 1],
+        grid: [across, 1, 1],
+        threads: 1,
+        stages: 1,
+        split: 1,
+        shared_bytes: 0,
+        scratch_bytes: qkv::scratch_bytes(d.m, d.k, d.dims, d.columns()),
+        precision: Precision::Exact,
+        reason: if dot {
+            "norm, then whole codes times x in fixed point, then heads"
+        } else {
+            "norm, then weights decoded in place, then heads"
+        },
         note: None,
     })
 }

@@ -1,7 +1,7 @@
 //! The bindings and arguments of a product with quantised weights, and how its weights are decoded.
 
 use super::super::call::KernelCall;
-use super::super::convert::element;
+use super::super::convert::{element, widen};
 use super::super::simd::{Simd, Task};
 use crate::args::QuantArgs;
 use crate::dtype::DType;
@@ -87,6 +87,48 @@ pub(super) unsafe fn decode<S: Simd, C: Code>(w: &Weights, row: usize, start: us
     unsafe { S::vectorize(Decode::<C> { weights: w, row, start, count, out, code: PhantomData }) }
 }
 
+/// Decodes dense weights: f32, f16 or bf16, by the numbers of argument blocks behind those of the codes.
+pub(super) fn dense<S: Simd>(number: u32) -> DecodeFn {
+    match dtype(number - 12) {
+        DType::F16 => widen_f16::<S>,
+        DType::Bf16 => widen_bf16::<S>,
+        _ => widen_f32::<S>,
+    }
+}
+
+macro_rules! dense {
+    ($($name:ident $dtype:ident),*) => {$(
+        unsafe fn $name<S: Simd>(w: &Weights, row: usize, start: usize, count: usize, out: *mut f32) {
+            // SAFETY: forwarded.
+            unsafe { widen_row::<S>(w, DType::$dtype, [row, start, count], out) }
+        }
+    )*};
+}
+
+dense! { widen_f32 F32, widen_f16 F16, widen_bf16 Bf16 }
+
+/// # Safety
+/// As [`Weights::decode`]; the rows are dense, of `dtype`.
+unsafe fn widen_row<S: Simd>(w: &Weights, dtype: DType, [row, start, count]: [usize; 3], out: *mut f32) {
+    // SAFETY: forwarded.
+    unsafe { S::vectorize(Widen { from: w.codes.add(row * w.row + start * dtype.size()), dtype, count, out }) }
+}
+
+struct Widen {
+    from: *const u8,
+    dtype: DType,
+    count: usize,
+    out: *mut f32,
+}
+
+impl Task for Widen {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: forwarded.
+        unsafe { widen::<S>(self.from, self.dtype, self.out, self.count) }
+    }
+}
+
 /// The same where sixteen rows lie side by side ([`Rows16`](crate::QLayout::Rows16)), for codes of blocks of 32.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn decode_rows16<S: Simd, C: Code>(
@@ -156,7 +198,7 @@ impl<C: Code> Task for Decode<'_, C> {
 }
 
 /// Element types by the numbers of argument blocks.
-pub(super) fn dtype(code: u32) -> DType {
+pub(in super::super) fn dtype(code: u32) -> DType {
     match code {
         1 => DType::F16,
         2 => DType::Bf16,
