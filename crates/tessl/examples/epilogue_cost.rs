@@ -1,35 +1,38 @@
-//! What a fused epilogue costs: the product alone, the product with bias and activation fused, and the product followed
-//! by one more pass over C, which is what not fusing means at least.
+//! What a fused epilogue costs: the product alone, the product with bias and gelu fused, and the product followed by one
+//! more pass over C, which is what not fusing means at least.
 //!
 //! Each line is the middle of interleaved rounds. The pass is an `rms_norm` over C: it reads and writes each element
-//! once, as a separate kernel for bias and relu would.
+//! once, as a separate kernel for bias and activation would.
 
 use std::time::Instant;
 use tessl::nn::RmsNorm;
-use tessl::{Activation, BufferKind, DType, Gemm, GpuRuntime, Result, Tensor};
+use tessl::{Activation, BufferKind, DType, Gemm, GpuRuntime, Result, Tensor, bf16};
 
-const SHAPES: [[usize; 3]; 3] = [[256, 256, 256], [512, 1024, 256], [1024, 768, 256]];
+const SHAPES: [[usize; 3]; 3] = [[256, 256, 256], [512, 1024, 256], [1024, 1024, 1024]];
 const ROUNDS: usize = 9;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let rt = GpuRuntime::new()?;
     println!("device: {} ({})", rt.device(), rt.device_name());
     println!(
-        "{:<16} {:>10} {:>10} {:>14} {:>12} {:>12}",
+        "{:<24} {:>10} {:>10} {:>14} {:>12} {:>12}",
         "m x n x k", "gemm us", "fused us", "gemm + pass us", "fusing adds", "a pass adds"
     );
-    for [m, n, k] in SHAPES {
+    for ([m, n, k], dtype) in SHAPES.into_iter().flat_map(|shape| [DType::F32, DType::Bf16].map(|d| (shape, d))) {
         let filled = |shape: &[usize]| -> Result<Tensor> {
-            let values: Vec<f32> =
-                (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-            rt.from_slice(&values, shape)
+            let values = (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0);
+            if dtype == DType::F32 {
+                rt.from_slice(&values.collect::<Vec<_>>(), shape)
+            } else {
+                rt.from_slice(&values.map(bf16::from_f32).collect::<Vec<_>>(), shape)
+            }
         };
-        let (a, b) = (filled(&[m, k])?, filled(&[k, n])?);
-        let (bias, ones) = (filled(&[n])?, rt.from_slice(&vec![1.0f32; n], &[n])?);
-        let c = rt.uninit(DType::F32, &[m, n], BufferKind::Hot)?;
+        let (a, b, bias) = (filled(&[m, k])?, filled(&[k, n])?, filled(&[n])?);
+        let ones = rt.from_slice(&vec![1.0f32; n], &[n])?;
+        let c = rt.uninit(dtype, &[m, n], BufferKind::Hot)?;
 
         let plain = || Gemm::new(&a, &b, &c).run();
-        let fused = || Gemm::new(&a, &b, &c).bias(&bias).activation(Activation::Relu).run();
+        let fused = || Gemm::new(&a, &b, &c).bias(&bias).activation(Activation::Gelu).run();
         let separate = || plain().and_then(|()| RmsNorm::new(&c, &ones, &c).run());
         let ways: [&dyn Fn() -> Result<()>; 3] = [&plain, &fused, &separate];
 
@@ -51,8 +54,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         });
         let over = |us: f64| format!("{:+.0}%", 100.0 * (us / plain - 1.0));
         println!(
-            "{:<16} {plain:>10.1} {fused:>10.1} {separate:>14.1} {:>12} {:>12}",
-            format!("{m} x {n} x {k}"),
+            "{:<24} {plain:>10.1} {fused:>10.1} {separate:>14.1} {:>12} {:>12}",
+            format!("{m} x {n} x {k} {dtype}"),
             over(fused),
             over(separate)
         );

@@ -208,12 +208,16 @@ impl Tile<'_> {
                 activate(t, e.activation);
                 if let Some(others) = &others {
                     let u = self.linear::<S>(sums.add(i * ld + up), row + i, others, &old);
-                    t.iter_mut().zip(&*u).for_each(|(t, u)| *t *= u);
+                    for (t, u) in t.iter_mut().zip(&*u) {
+                        *t *= u;
+                    }
                 }
                 if !e.residual.is_null() {
                     let r = e.residual.wrapping_add(((row + i) * e.r_rs + col) * e.output.size());
                     widen::<S>(r, e.output, old.as_mut_ptr(), cols);
-                    t.iter_mut().zip(&old).for_each(|(t, r)| *t += r);
+                    for (t, r) in t.iter_mut().zip(&old) {
+                        *t += r;
+                    }
                 }
                 e.store::<S>(t.as_ptr(), c, cols);
             }
@@ -253,27 +257,41 @@ impl Tile<'_> {
                 let whole = std::slice::from_raw_parts(sums.cast::<i32>(), self.cols);
                 let mut floats = [0.0f32; MAX_COLUMNS];
                 #[allow(clippy::cast_precision_loss)] // Rounded to nearest, once.
-                floats.iter_mut().zip(whole).for_each(|(f, &w)| *f = w as f32);
+                for (f, &w) in floats.iter_mut().zip(whole) {
+                    *f = w as f32;
+                }
                 std::ptr::copy_nonoverlapping(floats.as_ptr(), sums, self.cols);
             }
             let t = std::slice::from_raw_parts_mut(sums, self.cols);
             if e.row_scale.is_some() {
                 let scale = e.row_scale.get(row);
-                t.iter_mut().zip(&columns.scale).for_each(|(t, s)| *t *= scale * s);
+                for (t, s) in t.iter_mut().zip(&columns.scale) {
+                    *t *= scale * s;
+                }
             } else if e.col_scale.is_some() {
-                t.iter_mut().zip(&columns.scale).for_each(|(t, s)| *t *= s);
+                for (t, s) in t.iter_mut().zip(&columns.scale) {
+                    *t *= s;
+                }
             }
             if e.alpha != 1.0 {
-                t.iter_mut().for_each(|t| *t *= e.alpha);
+                for t in t.iter_mut() {
+                    *t *= e.alpha;
+                }
             }
             if e.beta != 0.0 {
-                t.iter_mut().zip(old).for_each(|(t, c)| *t += e.beta * c);
+                for (t, c) in t.iter_mut().zip(old) {
+                    *t += e.beta * c;
+                }
             }
             if e.bias_axis == 1 {
-                t.iter_mut().zip(&columns.bias).for_each(|(t, b)| *t += b);
+                for (t, b) in t.iter_mut().zip(&columns.bias) {
+                    *t += b;
+                }
             } else if e.bias_axis == 2 {
                 let b = e.bias.get(row);
-                t.iter_mut().for_each(|t| *t += b);
+                for t in t.iter_mut() {
+                    *t += b;
+                }
             }
             t
         }

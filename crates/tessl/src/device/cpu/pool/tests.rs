@@ -2,7 +2,8 @@
 
 use super::Pool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn every_chunk_runs_once() {
@@ -97,4 +98,67 @@ fn a_forked_child_finishes_its_regions() {
     // SAFETY: waits for the child made above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child's regions did not finish correctly");
+}
+
+/// A chain of multiplications that nothing shortens.
+fn toil(steps: u32) {
+    let product =
+        (0..steps).fold(1u64, |x, i| std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005) ^ u64::from(i)));
+    std::hint::black_box(product);
+}
+
+/// The middle of the times of both, taken in turn.
+fn medians(rounds: usize, ways: [&dyn Fn(); 2]) -> [Duration; 2] {
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..rounds {
+        for (way, times) in ways.iter().zip(&mut times) {
+            let started = Instant::now();
+            way();
+            times.push(started.elapsed());
+        }
+    }
+    times.map(|mut t| {
+        t.sort();
+        t[t.len() / 2]
+    })
+}
+
+/// With as many busy threads as cores, workers come late or not at all: a region then costs its caller what the work costs,
+/// and no waiting. Other programs may take the cores in any one attempt; a pool that waits fails in all of them.
+#[test]
+fn under_load_a_region_takes_no_longer_than_its_caller_alone() {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let (pool, stop) = (Pool::new(cores.max(2)), AtomicBool::new(false));
+    let serial = || (0..16).for_each(|_| toil(20_000));
+    let shared = || pool.run(16, &|_| toil(20_000));
+    let attempts = std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    toil(1000);
+                }
+            });
+        }
+        let mut attempts: Vec<[Duration; 2]> = Vec::new();
+        while attempts.len() < 8 && attempts.last().is_none_or(|[alone, together]| *together > *alone * 11 / 10) {
+            attempts.push(medians(41, [&serial, &shared]));
+        }
+        stop.store(true, Ordering::Relaxed);
+        attempts
+    });
+    let [alone, together] = attempts.last().expect("there was one");
+    assert!(*together <= *alone * 11 / 10, "alone and together: {attempts:?}");
+}
+
+/// What a region costs beyond its work while the workers still spin: `cargo test --release -- --ignored --nocapture fork_join`.
+#[test]
+#[ignore = "a measurement: it needs a quiet machine"]
+fn fork_join_cost() {
+    let pool = Pool::new(2);
+    for steps in [0, 4000, 10_000] {
+        let halves = || pool.run(2, &|_| toil(steps));
+        (0..1000).for_each(|_| halves());
+        let [one, both] = medians(2001, [&|| toil(steps), &halves]);
+        println!("a half of {one:?}, two halves on two threads {both:?}");
+    }
 }
