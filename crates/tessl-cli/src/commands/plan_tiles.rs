@@ -100,8 +100,8 @@ fn problems() -> impl Iterator<Item = GemmDesc> {
     ];
     let backends = [GemmBackend::TensorOps, GemmBackend::Simdgroup];
     let sizes = SIZES.into_iter().flat_map(|m| SIZES.into_iter().map(move |n| (m, n)));
-    // Short and long sums: the latter may be split.
-    let sizes = sizes.flat_map(|(m, n)| [768, 8192].map(|k| (m, n, k)));
+    // One step of products, short and long sums: the last may be split.
+    let sizes = sizes.flat_map(|(m, n)| [64, 768, 8192].map(|k| (m, n, k)));
     let cases = sizes.flat_map(move |size| types.into_iter().map(move |types| (size, types)));
     cases.flat_map(move |((m, n, k), (input, output))| {
         backends.into_iter().map(move |backend| GemmDesc {
