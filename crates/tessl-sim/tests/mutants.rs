@@ -172,13 +172,16 @@ static ATTENTIONS: [RowMutant; 14] = [
     ),
 ];
 
-/// A kernel's text, after the epilogue in its own name, so that bugs can be planted in that as well.
+/// A kernel's text, after what it takes from the prelude under another name, so that bugs can be planted in that as well.
 fn text(file: &str) -> String {
     let read =
         |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tessl/kernels").join(name)).unwrap();
     let epilogue = read("prelude/epilogue.h").replace("#pragma once", "#define finish finish_of_the_kernel");
+    let own = "#define turn turn_of_the_kernel\n#define rotate rotate_of_the_kernel";
+    let rotation = read("prelude/turn.h").replace("#pragma once", own);
     match file {
         ATTENTION => smallest(&read(file)),
+        ROPE => rotation + &read(file),
         _ if file.starts_with("metal/") => epilogue + &read(file),
         _ => read(file),
     }
