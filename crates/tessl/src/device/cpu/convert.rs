@@ -204,8 +204,9 @@ mod tests {
     #[test]
     fn vectors_round_as_half_does() {
         let samples: Vec<f32> = samples().collect();
-        use crate::device::Isa;
-        use crate::device::cpu::{isa::usable, simd};
+        use crate::device::cpu::simd;
+        #[cfg(target_arch = "x86_64")]
+        use crate::device::{Isa, cpu::isa::usable};
         for dtype in [DType::F16, DType::Bf16] {
             let task = || Stores(&samples, dtype);
             // SAFETY: the processor has the instruction set.
