@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a folder may weigh to travel.
+/// What the archive may weigh to travel.
 const LARGEST: u64 = 60 << 20;
 
 /// The packages whose tests say something about a device.
@@ -46,9 +46,12 @@ pub(crate) fn run(cx: &Context, args: &[String]) -> Result<(), String> {
     if data.exists() {
         copy_tree(&data, &out.join("kernels")).map_err(|e| format!("kernels: {e}"))?;
     }
-    let bytes = size(&out).map_err(|e| e.to_string())?;
-    println!("{}: {} tests, {} tools, {:.1} MiB", out.display(), tests.len(), tools.len(), mib(bytes));
-    println!("on the GPU machine: sh run.sh");
+    let archive = out.with_extension("tar.gz");
+    let (place, name) = (out.parent().unwrap_or(Path::new(".")), out.file_name().unwrap_or_default());
+    process::capture(cx.command("tar").arg("czf").arg(&archive).arg("-C").arg(place).arg(name))?;
+    let bytes = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
+    println!("{}: {} tests, {} tools, {:.1} MiB", archive.display(), tests.len(), tools.len(), mib(bytes));
+    println!("on the GPU machine: tar xzf {0}.tar.gz && sh {0}/run.sh", name.to_string_lossy());
     if bytes > LARGEST { Err(format!("larger than {:.0} MiB", mib(LARGEST))) } else { Ok(()) }
 }
 
@@ -105,16 +108,6 @@ fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn size(folder: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let data = entry.metadata()?;
-        bytes += if data.is_dir() { size(&entry.path())? } else { data.len() };
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules on the tree. Each rule is a function from the tree to its findings.
 
 mod docs;
+mod skips;
 mod stems;
 mod words;
 
@@ -23,6 +24,7 @@ pub(crate) fn run(cx: &Context) -> Result<(), String> {
     findings.extend(docs::parity_rows(&tree, &missing));
     findings.extend(docs::variables(&tree, &missing));
     findings.extend(docs::changelog(&tree, &missing));
+    findings.extend(skips::listed(&tree));
     findings.extend(markers::check(&tree));
     findings.extend(missing.done(&tree));
     if findings.is_empty() {

@@ -128,7 +128,15 @@ fn case_names_are_unique_and_reports_are_json() {
     names.dedup();
     assert_eq!(names.len(), count);
     let env = Env::new(GpuRuntime::with_device(&Device::cpu()).expect("the CPU is everywhere"));
-    let report = Suite::op("tensor").run(&env, |_, _| {});
+    let suite = Suite::op("tensor").filter(|case| !case.is("big"));
+    let report = suite.run(&env, |_, _| {});
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
     assert_eq!((json["schema"].as_u64(), json["failed"].as_array().map(Vec::len)), (Some(1), Some(0)));
+    // Side by side the same cases pass, in the same order, and each is told of once.
+    let open = || Env::new(GpuRuntime::with_device(&Device::cpu()).expect("the CPU is everywhere"));
+    let mut told = 0;
+    let names = |report: &Report| report.passed.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
+    let together = suite.run_in(&[open(), open(), open()], |_, _| told += 1);
+    assert_eq!((names(&together), told), (names(&report), suite.cases.len()));
+    assert_eq!(together.coverage.len(), report.coverage.len());
 }

@@ -51,19 +51,7 @@ constexpr float LOG2_E = 1.44269504f;
 // Named barriers: from TURN on one for each warpgroup's turn, from CLEARED on one for its own threads.
 constexpr uint TURN = 1, CLEARED = TURN + CONSUMERS;
 
-DEVFN void wait(uint bar, uint parity) {
-  while (!mbarrier_try(bar, parity)) {
-  }
-}
-
-// Position in a ring of stages; the parity flips when it comes round.
-struct Cursor {
-  uint stage = 0, parity;
-  GPU_MEMBER explicit Cursor(uint p) : parity(p) {}
-  GPU_MEMBER void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Cursor = RingCursor<STAGES>;
 
 // Shared memory of a block: queries, stages of keys, stages of values, barriers (8 bytes each).
 struct Memory {
@@ -462,19 +450,19 @@ DEVFN void attend(const T* q, const T* k, const T* v, const float* sinks, const 
         for (uint b = job.blocks; b-- > 0; at.next()) {
           bool fresh = b + 1 == job.blocks;
           if (fresh) {
-            wait(memory.query_empty(0), query_parity);
+            mbarrier_wait(memory.query_empty(0), query_parity);
             load_queries(map_q, memory, job, 0, p);
           }
-          wait(memory.key_empty(at.stage), at.parity);
+          mbarrier_wait(memory.key_empty(at.stage), at.parity);
           load_block(map_k, memory.keys + at.stage * KEY_BYTES, memory.key_full(at.stage), job, job.low + b * BLOCK, p);
           if (fresh) {
             for (uint part = 1; part < CONSUMERS; part++) {
-              wait(memory.query_empty(part), query_parity);
+              mbarrier_wait(memory.query_empty(part), query_parity);
               load_queries(map_q, memory, job, part, p);
             }
             query_parity ^= 1;
           }
-          wait(memory.value_empty(at.stage), at.parity);
+          mbarrier_wait(memory.value_empty(at.stage), at.parity);
           load_block(map_v, memory.values + at.stage * KEY_BYTES, memory.value_full(at.stage), job, job.low + b * BLOCK, p);
         }
       }
@@ -514,10 +502,10 @@ DEVFN void attend(const T* q, const T* k, const T* v, const float* sinks, const 
       float o[SIZE / 2] = {}, s[BLOCK / 2];
       settle(o);
       uint w[KEY_STEPS][4];
-      wait(memory.query_full(part), query_parity);
+      mbarrier_wait(memory.query_full(part), query_parity);
       query_parity ^= 1;
       barrier_sync(TURN + part, 256);
-      wait(memory.key_full(at.stage), at.parity);
+      mbarrier_wait(memory.key_full(at.stage), at.parity);
       wgmma_fence();
       multiply_keys<T>(s, queries, memory.keys + at.stage * KEY_BYTES);
       barrier_arrive(TURN + next, 256);
@@ -530,7 +518,7 @@ DEVFN void attend(const T* q, const T* k, const T* v, const float* sinks, const 
       weigh(s, rows, unit);
       pack_weights<T>(w, s);
       if (key + BLOCK > job.high) {
-        wait(memory.value_full(behind.stage), behind.parity);
+        mbarrier_wait(memory.value_full(behind.stage), behind.parity);
         clear_values(memory.values + behind.stage * KEY_BYTES, job.high - key);
         barrier_sync(CLEARED + part, 128);
       }
@@ -538,10 +526,10 @@ DEVFN void attend(const T* q, const T* k, const T* v, const float* sinks, const 
       for (uint b = job.blocks - 1; b-- > 0;) {
         key -= BLOCK;
         barrier_sync(TURN + part, 256);
-        wait(memory.key_full(at.stage), at.parity);
+        mbarrier_wait(memory.key_full(at.stage), at.parity);
         wgmma_fence();
         multiply_keys<T>(s, queries, memory.keys + at.stage * KEY_BYTES);
-        wait(memory.value_full(behind.stage), behind.parity);
+        mbarrier_wait(memory.value_full(behind.stage), behind.parity);
         wgmma_fence();
         multiply_values<T>(o, w, memory.values + behind.stage * KEY_BYTES);
         barrier_arrive(TURN + next, 256);
@@ -566,7 +554,7 @@ DEVFN void attend(const T* q, const T* k, const T* v, const float* sinks, const 
         pack_weights<T>(w, s);
       }
       if (leader) mbarrier_arrive(memory.query_empty(part));
-      wait(memory.value_full(behind.stage), behind.parity);
+      mbarrier_wait(memory.value_full(behind.stage), behind.parity);
       wgmma_fence();
       multiply_values<T>(o, w, memory.values + behind.stage * KEY_BYTES);
       wgmma_wait<0>();

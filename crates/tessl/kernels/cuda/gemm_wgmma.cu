@@ -60,19 +60,7 @@ static_assert(TM * TN * 4 <= STAGES * STAGE_BYTES, "the sums of a split tile tak
 // Named barriers: 1 and 2 are those of one multiplying warpgroup.
 constexpr uint ALL_CONSUMERS = 3;
 
-DEVFN void wait(uint bar, uint parity) {
-  while (!mbarrier_try(bar, parity)) {
-  }
-}
-
-// Position in the ring of stages; the parity flips when it comes round.
-struct Cursor {
-  uint stage = 0, parity;
-  GPU_MEMBER explicit Cursor(uint p) : parity(p) {}
-  GPU_MEMBER void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
+using Cursor = RingCursor<STAGES>;
 
 // Shared memory of a block: stages, panels of C, barriers.
 struct Memory {
@@ -121,7 +109,7 @@ DEVFN void multiply(float (&d)[SUMS], const Memory& memory, Cursor& at, Depth de
   uint last = 0;
 #pragma unroll 1
   for (uint kb = depth.first; kb < depth.end; kb++) {
-    wait(memory.full + at.stage * 8, at.parity);
+    mbarrier_wait(memory.full + at.stage * 8, at.parity);
     uint tile = memory.stages + at.stage * STAGE_BYTES;
     ulong a = matrix_descriptor(tile + part * PANEL, PANEL);
     ulong b = matrix_descriptor(tile + A_BYTES, PANEL);
@@ -368,7 +356,7 @@ DEVFN void gemm(const TensorMap& map_a, const TensorMap& map_b, const TensorMap&
         TileOrigin o = tile_origin(args, TM, TN, tile, BAND);
         uint za = args.a_bs ? uint(o.batch) : 0, zb = args.b_bs ? uint(o.batch) : 0;  // one matrix may serve all
         for (uint kb = depth.first; kb < depth.end; kb++) {
-          wait(memory.empty + at.stage * 8, at.parity);
+          mbarrier_wait(memory.empty + at.stage * 8, at.parity);
           load_stage(map_a, map_b, memory.stages + at.stage * STAGE_BYTES, memory.full + at.stage * 8, o, za, zb,
                      kb * TILE_K);
           at.next();

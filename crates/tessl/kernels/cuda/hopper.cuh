@@ -36,6 +36,21 @@ DEVFN bool mbarrier_try(uint bar, uint parity) {
 // Makes what this thread wrote to shared memory (barriers too) visible to the copy engine and to wgmma.
 DEVFN void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+DEVFN void mbarrier_wait(uint bar, uint parity) {
+  while (!mbarrier_try(bar, parity)) {
+  }
+}
+
+// Position in a ring of stages, each with a barrier; the parity flips when it comes round.
+template <uint STAGES>
+struct RingCursor {
+  uint stage = 0, parity;
+  GPU_MEMBER explicit RingCursor(uint p) : parity(p) {}
+  GPU_MEMBER void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
 // A barrier of some warps of the block; ids 1 to 15.
 DEVFN void barrier_sync(uint id, uint threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
@@ -189,20 +204,16 @@ DEVFN ulong matrix_descriptor(uint address, uint leading) {
 #define WGMMA_NAMES_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_NAMES_40 WGMMA_NAMES_32 \
-  ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define WGMMA_NAMES_48 WGMMA_NAMES_40 \
-  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define WGMMA_NAMES_48 WGMMA_NAMES_32 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WGMMA_NAMES_56 WGMMA_NAMES_48 \
   ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define WGMMA_NAMES_64 WGMMA_NAMES_56 \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA_NAMES_80 WGMMA_NAMES_64 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define WGMMA_NAMES_88 WGMMA_NAMES_80 \
-  ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define WGMMA_NAMES_96 WGMMA_NAMES_88 \
-  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_NAMES_96 WGMMA_NAMES_80 \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define WGMMA_NAMES_128 WGMMA_NAMES_96 \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
@@ -223,12 +234,10 @@ DEVFN ulong matrix_descriptor(uint address, uint leading) {
   WGMMA(half, COUNT, "m64n" N "k16.f32.f16.f16", __VA_ARGS__)
 
 WGMMA_TYPES(32, "64", "%32", "%33", "%34", "%35", "%36", WGMMA_D32(0))
-WGMMA_TYPES(40, "80", "%40", "%41", "%42", "%43", "%44", WGMMA_D32(0), WGMMA_D8(32))
 WGMMA_TYPES(48, "96", "%48", "%49", "%50", "%51", "%52", WGMMA_D32(0), WGMMA_D8(32), WGMMA_D8(40))
 WGMMA_TYPES(56, "112", "%56", "%57", "%58", "%59", "%60", WGMMA_D32(0), WGMMA_D8(32), WGMMA_D8(40), WGMMA_D8(48))
 WGMMA_TYPES(64, "128", "%64", "%65", "%66", "%67", "%68", WGMMA_D32(0), WGMMA_D32(32))
 WGMMA_TYPES(80, "160", "%80", "%81", "%82", "%83", "%84", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D8(64), WGMMA_D8(72))
-WGMMA_TYPES(88, "176", "%88", "%89", "%90", "%91", "%92", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D8(64), WGMMA_D8(72), WGMMA_D8(80))
 WGMMA_TYPES(96, "192", "%96", "%97", "%98", "%99", "%100", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64))
 WGMMA_TYPES(128, "256", "%128", "%129", "%130", "%131", "%132", WGMMA_D32(0), WGMMA_D32(32), WGMMA_D32(64), WGMMA_D32(96))
 

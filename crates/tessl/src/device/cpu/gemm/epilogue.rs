@@ -76,11 +76,12 @@ pub(super) struct Epilogue {
 const STREAMED: usize = 1 << 18;
 
 impl Epilogue {
-    /// Sets `stream` for `elements` of C whose tiles are `cols` wide: whole lines that nobody reads before.
+    /// Sets `stream` for `elements` of C whose tiles are `cols` wide: whole lines that nobody reads before. There are no
+    /// such stores of single bytes.
     pub(super) fn for_size(mut self, elements: usize, cols: usize) -> Self {
         let size = self.output.size();
         let lines = [self.c.addr(), self.c_rs * size, cols * size].iter().all(|x| x.is_multiple_of(LINE));
-        self.stream = lines && elements >= STREAMED && self.beta == 0.0 && self.residual.is_null();
+        self.stream = size > 1 && lines && elements >= STREAMED && self.beta == 0.0 && self.residual.is_null();
         self
     }
 

@@ -2,3 +2,4 @@
 
 mod cases;
 mod harness;
+mod past_caches;

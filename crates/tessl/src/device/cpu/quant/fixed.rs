@@ -23,6 +23,15 @@ pub(super) fn usable() -> bool {
     std::arch::is_x86_feature_detected!("avx512vnni")
 }
 
+/// [`usable`] for the test of this path, which is counted as skipped where it is not.
+#[cfg(test)]
+pub(super) fn usable_or_skip(test: &str) -> bool {
+    if !usable() {
+        tessl_conformance::skip::skip("avx512", test, "the processor has no AVX-512 VNNI");
+    }
+    usable()
+}
+
 /// Digits for elements of `dtype`.
 pub(super) const fn digits(dtype: DType) -> usize {
     if matches!(dtype, DType::F32) { 3 } else { 2 }
@@ -294,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_element_is_there_once_and_near() {
-        if !usable() {
+        if !usable_or_skip("device::cpu::quant::fixed::tests::every_element_is_there_once_and_near") {
             return;
         }
         let mut rng = tessl_oracle::Rng::new(5);
@@ -331,7 +340,7 @@ mod tests {
 
     #[test]
     fn whole_numbers_are_exact_and_starts_cancel_the_offset() {
-        if !usable() {
+        if !usable_or_skip("device::cpu::quant::fixed::tests::whole_numbers_are_exact_and_starts_cancel_the_offset") {
             return;
         }
         let x: Vec<f32> = (0i16..160).map(|i| f32::from(i % 23 - 11)).collect();
@@ -360,7 +369,7 @@ mod tests {
 
     #[test]
     fn starts_of_blocks_are_sums_of_their_elements() {
-        if !usable() {
+        if !usable_or_skip("device::cpu::quant::fixed::tests::starts_of_blocks_are_sums_of_their_elements") {
             return;
         }
         let x: Vec<f32> = (0i16..128).map(|i| f32::from(i * i % 41 - 20)).collect();
@@ -376,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_nan_in_its_block_alone() {
-        if !usable() {
+        if !usable_or_skip("device::cpu::quant::fixed::tests::what_is_not_finite_is_nan_in_its_block_alone") {
             return;
         }
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

@@ -1,5 +1,6 @@
 //! The sums against decoded weights, before anything is taken again: all finite and near.
 
+use super::super::fixed::usable_or_skip;
 use super::*;
 use crate::quant::formats::{Affine4, Affine8, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8, Q8_0, Signed4};
 use crate::quant::{Code, QFormat, host};
@@ -55,7 +56,7 @@ impl Case<'_> {
 
 #[test]
 fn sums_are_near_without_a_second_look() {
-    if !usable() {
+    if !usable_or_skip("device::cpu::quant::dot::tests::sums_are_near_without_a_second_look") {
         return;
     }
     let mut rng = Rng::new(3);
