@@ -41,7 +41,9 @@ fn every_result_is_whole_on_either_side_of_the_threshold() {
         let rt = GpuRuntime::with_options(&options).unwrap();
         for size in [[512, 512], [511, 512], [512, 520], [9, 1 << 15], [600, 544]] {
             for biased in [false, true] {
-                check(&rt, size, biased, |x| x as f32, f64::from);
+                #[allow(clippy::cast_possible_truncation, reason = "small whole numbers")]
+                let narrow = |x: f64| x as f32;
+                check(&rt, size, biased, narrow, f64::from);
                 check(&rt, size, biased, f16::from_f64, f16::to_f64);
                 check(&rt, size, biased, bf16::from_f64, bf16::to_f64);
             }
