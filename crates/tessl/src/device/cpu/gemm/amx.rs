@@ -5,8 +5,8 @@
 
 mod pack;
 
-use super::super::simd::{Avx512, Simd};
-use super::micro::{Micro, Panel};
+use super::super::simd::{Avx512, Simd, Task};
+use super::micro::{Beside, Micro, Panel};
 use pack::Pack;
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -15,20 +15,17 @@ use std::marker::PhantomData;
 pub(in super::super) trait Dot: 'static {
     const BYTES: usize;
 
-    /// Adds the product of two panels of `count` pairs of tiles to the sums, or stores it when `first`; all 32 rows of A,
-    /// or the first 16.
+    /// Adds the product of two panels of `count` pairs of tiles to the first 16 rows of sums, or stores it when `first`.
     ///
     /// # Safety
     /// As [`Micro::tile`].
-    unsafe fn loop_over(
-        count: usize,
-        a: *const u8,
-        b: *const u8,
-        acc: *mut f32,
-        first: bool,
-        rows: usize,
-        ahead: *const u8,
-    );
+    unsafe fn upper_half(count: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool);
+
+    /// Adds the product of two pairs of tiles to the sums in TMM0 to TMM3.
+    ///
+    /// # Safety
+    /// Both pairs have 2048 bytes; the tiles are configured.
+    unsafe fn step(a: *const u8, b: *const u8, ahead: *const u8);
 }
 
 /// Tiles multiplied by `D`.
@@ -79,80 +76,60 @@ macro_rules! dot {
             const BYTES: usize = $bytes;
 
             #[inline(always)]
-            unsafe fn loop_over(
-                count: usize,
-                a: *const u8,
-                b: *const u8,
-                acc: *mut f32,
-                first: bool,
-                rows: usize,
-                ahead: *const u8,
-            ) {
-                if rows <= LANES {
-                    // SAFETY: forwarded. Half of the sums; B comes from far away, so it is fetched ahead.
-                    unsafe {
-                        asm!(
-                            "test {first:e}, {first:e}",
-                            "jz 3f",
-                            "tilezero tmm0",
-                            "tilezero tmm1",
-                            "jmp 2f",
-                            "3:",
-                            "tileloadd tmm0, [{c} + {ld}]",
-                            "tileloadd tmm1, [{c} + {ld} + 64]",
-                            "2:",
-                            "mov {p}, {b}",
-                            "4:",
-                            "prefetcht0 [{p} + 4096]",
-                            "prefetcht0 [{p} + 4160]",
-                            "prefetcht0 [{p} + 4224]",
-                            "prefetcht0 [{p} + 4288]",
-                            "add {p}, 256",
-                            "lea {q}, [{b} + 2048]",
-                            "cmp {p}, {q}",
-                            "jb 4b",
-                            "tileloadd tmm4, [{a} + {s}]",
-                            "tileloadd tmm6, [{b} + {s}]",
-                            concat!($op, " tmm0, tmm4, tmm6"),
-                            "tileloadd tmm7, [{b} + {s} + 1024]",
-                            concat!($op, " tmm1, tmm4, tmm7"),
-                            "add {a}, 2048",
-                            "add {b}, 2048",
-                            "dec {n}",
-                            "jnz 2b",
-                            "tilestored [{c} + {ld}], tmm0",
-                            "tilestored [{c} + {ld} + 64], tmm1",
-                            first = in(reg) u32::from(first),
-                            a = inout(reg) a => _,
-                            b = inout(reg) b => _,
-                            n = inout(reg) count => _,
-                            p = out(reg) _,
-                            q = out(reg) _,
-                            s = in(reg) 64usize,
-                            c = in(reg) acc,
-                            ld = in(reg) LD,
-                            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
-                            options(nostack),
-                        );
-                    }
-                    return;
-                }
-                // SAFETY: forwarded: each panel has 2048 bytes per pair of tiles, `acc` 32 rows of 128 bytes.
+            unsafe fn upper_half(count: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool) {
+                // SAFETY: forwarded. Half of the sums; B comes from far away, so it is fetched ahead.
                 unsafe {
                     asm!(
                         "test {first:e}, {first:e}",
                         "jz 3f",
                         "tilezero tmm0",
                         "tilezero tmm1",
-                        "tilezero tmm2",
-                        "tilezero tmm3",
                         "jmp 2f",
                         "3:",
                         "tileloadd tmm0, [{c} + {ld}]",
                         "tileloadd tmm1, [{c} + {ld} + 64]",
-                        "tileloadd tmm2, [{c2} + {ld}]",
-                        "tileloadd tmm3, [{c2} + {ld} + 64]",
                         "2:",
+                        "mov {p}, {b}",
+                        "4:",
+                        "prefetcht0 [{p} + 4096]",
+                        "prefetcht0 [{p} + 4160]",
+                        "prefetcht0 [{p} + 4224]",
+                        "prefetcht0 [{p} + 4288]",
+                        "add {p}, 256",
+                        "lea {q}, [{b} + 2048]",
+                        "cmp {p}, {q}",
+                        "jb 4b",
+                        "tileloadd tmm4, [{a} + {s}]",
+                        "tileloadd tmm6, [{b} + {s}]",
+                        concat!($op, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm7, [{b} + {s} + 1024]",
+                        concat!($op, " tmm1, tmm4, tmm7"),
+                        "add {a}, 2048",
+                        "add {b}, 2048",
+                        "dec {n}",
+                        "jnz 2b",
+                        "tilestored [{c} + {ld}], tmm0",
+                        "tilestored [{c} + {ld} + 64], tmm1",
+                        first = in(reg) u32::from(first),
+                        a = inout(reg) a => _,
+                        b = inout(reg) b => _,
+                        n = inout(reg) count => _,
+                        p = out(reg) _,
+                        q = out(reg) _,
+                        s = in(reg) 64usize,
+                        c = in(reg) acc,
+                        ld = in(reg) LD,
+                        out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn step(a: *const u8, b: *const u8, ahead: *const u8) {
+                // SAFETY: forwarded; prefetches may point anywhere.
+                unsafe {
+                    asm!(
                         "tileloadd tmm6, [{b} + {s}]",
                         "tileloadd tmm4, [{a} + {s}]",
                         concat!($op, " tmm0, tmm4, tmm6"),
@@ -195,27 +172,13 @@ macro_rules! dot {
                         "prefetcht0 [{a} + 5952]",
                         "prefetcht0 [{a} + 6016]",
                         "prefetcht0 [{a} + 6080]",
-                        "add {a}, 2048",
-                        "add {b}, 2048",
-                        "add {p}, 128",
-                        "dec {n}",
-                        "jnz 2b",
-                        "tilestored [{c} + {ld}], tmm0",
-                        "tilestored [{c} + {ld} + 64], tmm1",
-                        "tilestored [{c2} + {ld}], tmm2",
-                        "tilestored [{c2} + {ld} + 64], tmm3",
-                        first = in(reg) u32::from(first),
-                        a = inout(reg) a => _,
-                        b = inout(reg) b => _,
-                        n = inout(reg) count => _,
-                        p = inout(reg) ahead => _,
+                        a = in(reg) a,
+                        b = in(reg) b,
+                        p = in(reg) ahead,
                         s = in(reg) 64usize,
-                        c = in(reg) acc,
-                        c2 = in(reg) acc.add(LANES * 2 * LANES),
-                        ld = in(reg) LD,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                        options(nostack),
+                        options(nostack, readonly),
                     );
                 }
             }
@@ -262,6 +225,8 @@ impl<D: Dot> Micro for Amx<D> {
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 
+    const OVERLAPS: bool = true;
+
     #[inline(always)]
     unsafe fn tile(
         steps: usize,
@@ -272,14 +237,119 @@ impl<D: Dot> Micro for Amx<D> {
         rows: usize,
         ahead: *const u8,
     ) {
+        // SAFETY: forwarded.
+        unsafe { Self::tile_beside(steps, a, b, acc, first, rows, ahead, Nothing) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile_beside<B: Beside>(
+        steps: usize,
+        a: *const u8,
+        b: *const u8,
+        acc: *mut f32,
+        first: bool,
+        rows: usize,
+        ahead: *const u8,
+        beside: B,
+    ) {
         debug_assert!(steps.is_multiple_of(Self::STEP));
+        let count = steps / Self::STEP;
         // SAFETY: forwarded.
         unsafe {
-            match steps / Self::STEP {
-                0 if first => std::ptr::write_bytes(acc, 0, Self::ROWS * Self::COLS),
-                0 => {}
-                count => D::loop_over(count, a, b, acc, first, rows, ahead),
+            if count > 0 && rows > LANES {
+                return Avx512::vectorize(Product::<D, B> {
+                    count,
+                    a,
+                    b,
+                    acc,
+                    first,
+                    ahead,
+                    beside,
+                    kind: PhantomData,
+                });
             }
+            if count > 0 {
+                D::upper_half(count, a, b, acc, first);
+            } else if first {
+                std::ptr::write_bytes(acc, 0, Self::ROWS * Self::COLS);
+            }
+            Avx512::vectorize(beside);
+        }
+    }
+}
+
+/// No work at all.
+#[derive(Clone, Copy)]
+struct Nothing;
+
+impl Beside for Nothing {
+    #[inline(always)]
+    fn part(&self, _: usize) -> Self {
+        Nothing
+    }
+}
+
+impl Task for Nothing {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {}
+}
+
+/// All 32 rows of sums, and other work between the steps.
+struct Product<D, B> {
+    count: usize,
+    a: *const u8,
+    b: *const u8,
+    acc: *mut f32,
+    first: bool,
+    ahead: *const u8,
+    beside: B,
+    kind: PhantomData<D>,
+}
+
+impl<D: Dot, B: Beside> Task for Product<D, B> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Product { count, a, b, acc, first, ahead, beside, .. } = self;
+        let lower = acc.wrapping_add(LANES * 2 * LANES);
+        // SAFETY: each panel has 2048 bytes per pair of tiles, `acc` 32 rows of 128 bytes. Nothing else in the program uses tiles, so they keep
+        // what they hold from one block to the next.
+        unsafe {
+            if first {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, nomem),
+                );
+            } else {
+                asm!(
+                    "tileloadd tmm0, [{c} + {ld}]",
+                    "tileloadd tmm1, [{c} + {ld} + 64]",
+                    "tileloadd tmm2, [{c2} + {ld}]",
+                    "tileloadd tmm3, [{c2} + {ld} + 64]",
+                    c = in(reg) acc,
+                    c2 = in(reg) lower,
+                    ld = in(reg) LD,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, readonly),
+                );
+            }
+            for i in 0..count {
+                D::step(a.add(i * 2048), b.add(i * 2048), ahead.wrapping_add(i * 128));
+                beside.part(i).run::<S>();
+            }
+            asm!(
+                "tilestored [{c} + {ld}], tmm0",
+                "tilestored [{c} + {ld} + 64], tmm1",
+                "tilestored [{c2} + {ld}], tmm2",
+                "tilestored [{c2} + {ld} + 64], tmm3",
+                c = in(reg) acc,
+                c2 = in(reg) lower,
+                ld = in(reg) LD,
+                options(nostack),
+            );
         }
     }
 }

@@ -5,12 +5,15 @@
 //! rows pass. The sums of one element are made in the order of k, in blocks that the plan fixes, and the epilogue sees
 //! them once. So results do not depend on the number of threads.
 //!
+//! Where products keep a unit of their own busy, the epilogue of a panel's tiles runs between the steps of the next panel's products.
+//!
 //! A gated product has panels whose first half are columns of the gate and whose second half are the same columns of up.
+
+mod tile;
 
 use super::super::call::KernelCall;
 use super::super::simd::Simd;
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
-use super::ahead::{Ahead, NextRows};
 use super::blocks;
 use super::columns::{PACK_PANELS, PackedB};
 use super::epilogue::Tile;
@@ -117,7 +120,7 @@ unsafe fn product<M: Micro>(call: &KernelCall<'_>, op: &Operands, scratch: Optio
     let driver = Driver::new::<M>(op);
     let (padded_k, cols) = (driver.padded_k, driver.cols);
     // INVARIANT of plans: all sums of a tile fit the workspace when its rows of A do not.
-    let kept = if padded_k > driver.depth { driver.tile_n / cols * M::COLS } else { M::COLS };
+    let kept = driver.kept::<M>() * M::COLS;
     assert!(driver.tile_m.next_multiple_of(M::ROWS) * kept * 4 <= ACC_BYTES, "tile of sums");
     let panels = op.n.div_ceil(cols);
     let to = |base| PackedB::new::<M>(base, padded_k, panels);
@@ -144,6 +147,11 @@ impl<'a> Driver<'a> {
         let depth = A_BYTES / (panels_m * M::ROWS * M::BYTES) / tile_k * tile_k;
         assert!(depth >= tile_k, "tile of A");
         Driver { op, tile_m, tile_n, tile_k, cols, depth, padded_k }
+    }
+
+    /// Panels whose sums are kept at once: all of a tile while there is more of k to come, else those at work.
+    fn kept<M: Micro>(&self) -> usize {
+        if self.padded_k > self.depth { self.tile_n / self.cols } else { 1 + usize::from(M::OVERLAPS) }
     }
 
     /// All rows and these columns of matrix `z`.
@@ -296,79 +304,6 @@ impl<'a> Driver<'a> {
                     blocks::scale_b(dst, M::COLS, panel * M::COLS, self.op.n, self.op.k, scales.b);
                 }
             }
-        }
-    }
-
-    /// One tile of C.
-    unsafe fn tile<M: Micro>(
-        &self,
-        b: PackedB,
-        z: usize,
-        row: usize,
-        columns: Range<usize>,
-        first_panel: usize,
-        threads: usize,
-    ) {
-        let op = self.op;
-        let (work, epilogue) = (Workspace::get(), op.epilogue(z, self.cols));
-        let rows = self.tile_m.min(op.m - row);
-        let strips = rows.div_ceil(M::ROWS);
-        let sums_of_panel = if self.padded_k > self.depth { strips * M::ROWS * M::COLS } else { 0 };
-        let up = M::COLS / 2;
-        let mut ahead = Ahead::new(NextRows::new::<M>(op.a(z), op, row + self.tile_m * threads, self.tile_m));
-        let mut start = 0;
-        loop {
-            let depth = self.depth.min(self.padded_k - start);
-            let last = start + depth == self.padded_k;
-            // SAFETY: forwarded; `product` checked that everything fits the workspace.
-            unsafe {
-                self.pack_a::<M>(z, row..row + rows, start, depth);
-                for (j, col) in columns.clone().step_by(self.cols).enumerate() {
-                    let sums = work.acc().add(j * sums_of_panel);
-                    let panel = b.base.add((col / self.cols - first_panel) * b.panel + start * M::COLS * M::BYTES);
-                    let cols = self.cols.min(columns.end - col);
-                    let mut k = 0;
-                    loop {
-                        let steps = self.tile_k.min(depth - k);
-                        let finished = last && k + steps == depth;
-                        let step = M::COLS * M::BYTES;
-                        // After the last steps of a panel come the first ones of the next.
-                        let next =
-                            if k + steps < depth { panel.add((k + steps) * step) } else { panel.wrapping_add(b.panel) };
-                        if M::FETCHES_B {
-                            ahead.expect(next, steps * step);
-                        }
-                        for i in 0..strips {
-                            let (row, rows) = (row + i * M::ROWS, M::ROWS.min(rows - i * M::ROWS));
-                            let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES);
-                            let b = panel.add(k * M::COLS * M::BYTES);
-                            let sums = sums.add(i * M::ROWS * M::COLS);
-                            // A part of the rows for each piece of k: the lines under way are few.
-                            let part = |at: usize| rows * at / self.padded_k.max(1);
-                            let (from, to) = (part(start + k), part(start + k + steps));
-                            epilogue.fetch::<M::S>(row + from, col, to - from, cols);
-                            let next = ahead.take(steps / M::STEP * M::AHEAD);
-                            M::tile(steps, a, b, sums, start + k == 0, rows, next.unwrap_or(a));
-                            if finished {
-                                let epilogue = &epilogue;
-                                M::S::vectorize(Tile { epilogue, sums, ld: M::COLS, up, row, col, rows, cols });
-                            }
-                        }
-                        k += steps;
-                        if k == depth {
-                            break;
-                        }
-                    }
-                }
-            }
-            start += depth;
-            if last {
-                break;
-            }
-        }
-        if epilogue.stream {
-            // SAFETY: the processor has the instruction set.
-            unsafe { M::S::stream_end() };
         }
     }
 

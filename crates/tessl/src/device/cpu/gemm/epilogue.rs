@@ -8,6 +8,8 @@ use crate::gemm::Activation;
 
 /// Columns of the widest tile.
 pub(super) const MAX_COLUMNS: usize = 64;
+/// Columns of a row that the compiler may know.
+pub(super) const SIMPLE: usize = 32;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -96,6 +98,7 @@ impl Epilogue {
     }
 
     /// Only a conversion of floats, or none at all.
+    #[inline(always)]
     fn plain(&self) -> bool {
         self.whole == (self.output == DType::I32) && self.identity()
     }
@@ -104,6 +107,14 @@ impl Epilogue {
     fn identity(&self) -> bool {
         let none = !self.row_scale.is_some() && !self.col_scale.is_some() && self.residual.is_null() && !self.gated;
         none && self.alpha == 1.0 && self.beta == 0.0 && self.bias_axis == 0 && self.activation == Activation::None
+    }
+
+    /// There is an activation, and rows of [`SIMPLE`] columns may go through [`Tile::simple_row`].
+    pub(super) fn simple_activation(&self) -> bool {
+        let own = self.alpha == 1.0 && !self.row_scale.is_some() && !self.col_scale.is_some() && self.bias_axis != 2;
+        let others = self.beta != 0.0 || !self.residual.is_null() || self.gated;
+        let floats = !self.whole && self.output != DType::I32 && self.output.size() > 1;
+        self.activation != Activation::None && floats && own && !others
     }
 
     /// C at (row, col).
@@ -154,6 +165,7 @@ impl Epilogue {
 unsafe impl Sync for Epilogue {}
 
 /// One tile: `rows` x `cols` sums, `ld` apart, for C from (row, col) on; up's sums are `up` elements further.
+#[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub(super) epilogue: &'a Epilogue,
     pub(super) sums: *mut f32,
@@ -168,78 +180,120 @@ pub(super) struct Tile<'a> {
 impl Task for Tile<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Tile { epilogue: e, sums, ld, row, col, rows, cols, .. } = self;
-        debug_assert!(cols <= MAX_COLUMNS);
         // SAFETY: the driver passes tiles inside C, and sums of this tile's size.
         unsafe {
-            if e.plain() {
-                for i in 0..rows {
-                    e.store::<S>(sums.add(i * ld), e.at(row + i, col), cols);
-                }
-            } else {
-                self.all::<S>();
+            let columns = self.columns::<S>();
+            for i in 0..self.rows {
+                self.row::<S>(i, &columns);
             }
         }
     }
 }
 
 /// Scales and bias of the columns of a tile.
-struct Columns {
+pub(super) struct Columns {
+    /// Only a conversion of floats, or none at all: the rest is not filled in.
+    plain: bool,
+    gate: Values,
+    up: Values,
+}
+
+struct Values {
     scale: [f32; MAX_COLUMNS],
     bias: [f32; MAX_COLUMNS],
 }
 
+impl Columns {
+    /// No scales and no bias.
+    pub(super) const PLAIN: Self = Columns { plain: true, gate: Values::NONE, up: Values::NONE };
+}
+
+impl Values {
+    const NONE: Self = Values { scale: [1.0; MAX_COLUMNS], bias: [0.0; MAX_COLUMNS] };
+}
+
 impl Tile<'_> {
-    /// The whole formula.
+    /// What the rows of this tile, and of those above and below, need to know of its columns.
     #[inline(always)]
-    unsafe fn all<S: Simd>(self) {
-        let Tile { epilogue: e, sums, ld, up, row, col, rows, cols } = self;
+    pub(super) unsafe fn columns<S: Simd>(&self) -> Columns {
+        let mut columns = Columns::PLAIN;
         // SAFETY: forwarded.
         unsafe {
-            let mut old = [0.0f32; MAX_COLUMNS];
-            let gate = self.columns::<S>(col);
-            let others = if e.gated { Some(self.columns::<S>(e.up + col)) } else { None };
-            for i in 0..rows {
-                let t = sums.add(i * ld);
-                let c = e.at(row + i, col);
-                if e.beta != 0.0 {
-                    widen::<S>(c, e.output, old.as_mut_ptr(), cols);
+            columns.plain = self.epilogue.plain();
+            if !columns.plain {
+                self.values::<S>(self.col, &mut columns.gate);
+                if self.epilogue.gated {
+                    self.values::<S>(self.epilogue.up + self.col, &mut columns.up);
                 }
-                let t = self.linear::<S>(t, row + i, &gate, &old);
-                activate(t, e.activation);
-                if let Some(others) = &others {
-                    let u = self.linear::<S>(sums.add(i * ld + up), row + i, others, &old);
-                    for (t, u) in t.iter_mut().zip(&*u) {
-                        *t *= u;
-                    }
-                }
-                if !e.residual.is_null() {
-                    let r = e.residual.wrapping_add(((row + i) * e.r_rs + col) * e.output.size());
-                    widen::<S>(r, e.output, old.as_mut_ptr(), cols);
-                    for (t, r) in t.iter_mut().zip(&old) {
-                        *t += r;
-                    }
-                }
-                e.store::<S>(t.as_ptr(), c, cols);
             }
+        }
+        columns
+    }
+
+    /// Row `i` of the tile. Its sums are used up.
+    #[inline(always)]
+    pub(super) unsafe fn row<S: Simd>(&self, i: usize, columns: &Columns) {
+        let &Tile { epilogue: e, sums, ld, up, row, col, cols, .. } = self;
+        debug_assert!(cols <= MAX_COLUMNS && i < self.rows);
+        // SAFETY: forwarded.
+        unsafe {
+            let t = sums.add(i * ld);
+            let c = e.at(row + i, col);
+            if columns.plain {
+                return e.store::<S>(t, c, cols);
+            }
+            let mut old = [0.0f32; MAX_COLUMNS];
+            if e.beta != 0.0 {
+                widen::<S>(c, e.output, old.as_mut_ptr(), cols);
+            }
+            let t = self.linear::<S>(t, row + i, &columns.gate, &old);
+            activate(t, e.activation);
+            if e.gated {
+                let u = self.linear::<S>(sums.add(i * ld + up), row + i, &columns.up, &old);
+                for (t, u) in t.iter_mut().zip(&*u) {
+                    *t *= u;
+                }
+            }
+            if !e.residual.is_null() {
+                let r = e.residual.wrapping_add(((row + i) * e.r_rs + col) * e.output.size());
+                widen::<S>(r, e.output, old.as_mut_ptr(), cols);
+                for (t, r) in t.iter_mut().zip(&old) {
+                    *t += r;
+                }
+            }
+            e.store::<S>(t.as_ptr(), c, cols);
+        }
+    }
+
+    /// [`row`](Self::row) for [`SIMPLE`] columns of a [simple](Epilogue::simple_activation) epilogue, in few instructions.
+    #[inline(always)]
+    pub(super) unsafe fn simple_row<S: Simd>(&self, i: usize, columns: &Columns) {
+        let &Tile { epilogue: e, sums, ld, row, col, .. } = self;
+        debug_assert!(self.cols == SIMPLE && i < self.rows);
+        // SAFETY: forwarded.
+        unsafe {
+            let t = &mut *sums.add(i * ld).cast::<[f32; SIMPLE]>();
+            for j in 0..SIMPLE {
+                t[j] += columns.gate.bias[j];
+            }
+            activate(t, e.activation);
+            e.store::<S>(t.as_ptr(), e.at(row + i, col), SIMPLE);
         }
     }
 
     /// Scales and bias from column `first` on.
     #[inline(always)]
-    unsafe fn columns<S: Simd>(&self, first: usize) -> Columns {
+    unsafe fn values<S: Simd>(&self, first: usize, to: &mut Values) {
         let (e, cols) = (self.epilogue, self.cols);
-        let mut columns = Columns { scale: [1.0; MAX_COLUMNS], bias: [0.0; MAX_COLUMNS] };
         // SAFETY: forwarded.
         unsafe {
             if e.col_scale.is_some() {
-                e.col_scale.load::<S>(first, cols, &mut columns.scale);
+                e.col_scale.load::<S>(first, cols, &mut to.scale);
             }
             if e.bias_axis == 1 {
-                e.bias.load::<S>(first, cols, &mut columns.bias);
+                e.bias.load::<S>(first, cols, &mut to.bias);
             }
         }
-        columns
     }
 
     /// What the activation is applied to, in place of one row of sums.
@@ -248,7 +302,7 @@ impl Tile<'_> {
         &self,
         sums: *mut f32,
         row: usize,
-        columns: &Columns,
+        columns: &Values,
         old: &[f32; MAX_COLUMNS],
     ) -> &'static mut [f32] {
         let e = self.epilogue;

@@ -51,6 +51,28 @@ pub(in super::super) trait Micro: 'static {
     /// may be fetched for each `STEP` steps.
     unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, ahead: *const u8);
 
+    /// [`tile`](Self::tile), and all parts of `beside` are done when it returns.
+    #[inline(always)]
+    unsafe fn tile_beside<B: Beside>(
+        steps: usize,
+        a: *const u8,
+        b: *const u8,
+        acc: *mut f32,
+        first: bool,
+        rows: usize,
+        ahead: *const u8,
+        beside: B,
+    ) {
+        // SAFETY: forwarded.
+        unsafe {
+            Self::tile(steps, a, b, acc, first, rows, ahead);
+            Self::S::vectorize(beside);
+        }
+    }
+
+    /// Products keep a unit of their own busy: vector work costs little beside them.
+    const OVERLAPS: bool = false;
+
     /// Bytes of `ahead` that are fetched for each `STEP` steps.
     const AHEAD: usize = 0;
 
@@ -64,6 +86,12 @@ pub(in super::super) trait Micro: 'static {
     /// Called after the last one.
     #[inline(always)]
     unsafe fn end() {}
+}
+
+/// Vector work that can be done in parts, between the steps of a product.
+pub(in super::super) trait Beside: Task + Copy {
+    /// What belongs beside step `i`: nothing, from some step on.
+    fn part(&self, i: usize) -> Self;
 }
 
 /// f32 products on vectors of `S`: `ROWS` rows by `VECS` vectors.

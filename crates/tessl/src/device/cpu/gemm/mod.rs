@@ -15,6 +15,7 @@ mod columns;
 mod driver;
 mod epilogue;
 pub(super) mod int8;
+mod late;
 pub(super) mod micro;
 mod operands;
 pub(super) mod pack;
