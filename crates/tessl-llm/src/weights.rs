@@ -1,5 +1,7 @@
 //! Weights from a file into device memory.
 
+mod widen;
+
 use crate::error::{LlmError, Result};
 use crate::file::{Element, TensorInfo, WeightFile};
 use half::{bf16, f16};
@@ -24,6 +26,25 @@ impl Matrix {
             Matrix::Dense(w) => (w.len() * w.dtype().size()) as u64,
             Matrix::Quantized(w) => w.parts().map(|part| (part.len() * part.dtype().size()) as u64).sum(),
         }
+    }
+
+    /// As an operand that is either.
+    pub(crate) fn weights(&self) -> tessl::nn::Weights<'_> {
+        match self {
+            Matrix::Dense(w) => w.into(),
+            Matrix::Quantized(w) => w.as_ref().into(),
+        }
+    }
+
+    /// Whether one launch reads all of these.
+    pub(crate) fn of_one_kind(all: &[Self]) -> bool {
+        all.windows(2).all(|two| match (&two[0], &two[1]) {
+            (Matrix::Dense(a), Matrix::Dense(b)) => a.dtype() == b.dtype(),
+            (Matrix::Quantized(a), Matrix::Quantized(b)) => {
+                (a.format(), a.layout(), a.factors_dtype()) == (b.format(), b.layout(), b.factors_dtype())
+            }
+            _ => false,
+        })
     }
 
     /// Dense matrices of one width as parts of one tensor, which is the second answer; others as they are.
@@ -77,8 +98,9 @@ pub(crate) trait Weights {
     /// Whether there is a tensor of this name.
     fn has(&self, name: &str) -> bool;
 
-    /// A matrix [rows, columns] in its own form; dense ones become `dtype`.
-    fn matrix(&self, name: &str, shape: [usize; 2], dtype: DType) -> Result<Matrix>;
+    /// A matrix [rows, columns] in its own form; dense ones become `dtype`. `like` are the names of those that are multiplied
+    /// together with it: where no bit is lost, all of them get one form.
+    fn matrix(&self, name: &str, shape: [usize; 2], dtype: DType, like: &[String]) -> Result<Matrix>;
 
     /// A vector in f32, as norms want it.
     fn vector(&self, name: &str, n: usize) -> Result<Tensor>;
@@ -160,7 +182,7 @@ impl Weights for Loader<'_> {
         self.file.tensor(name).is_some()
     }
 
-    fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
+    fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType, like: &[String]) -> Result<Matrix> {
         let info = self.find(name, &[rows, columns])?;
         let format = match info.element {
             Element::F32 | Element::F16 | Element::Bf16 => return Ok(Matrix::Dense(self.dense(info, dtype)?)),
@@ -177,8 +199,15 @@ impl Weights for Loader<'_> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
+        let mut bytes = self.bytes(info)?;
+        let others = like.iter().filter_map(|name| self.file.tensor(name)).map(|t| t.element);
+        let mut format = format;
+        if widen::wanted(info.element, others) {
+            bytes = widen::to_q8_0(info.element, &bytes);
+            format = QFormat::Q8_0;
+        }
         let layout = QTensor::best_layout(self.rt, format, rows);
-        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &self.bytes(info)?)?;
+        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &bytes)?;
         Ok(Matrix::Quantized(Box::new(matrix)))
     }
 

@@ -15,6 +15,7 @@ use tessl::nn::{RmsNorm, RopeFrequencies};
 use tessl::{DType, GpuRuntime, QFormat, Stream, Tensor};
 
 pub(crate) use cache::{Cache, Place};
+use room::Hidden;
 pub(crate) use room::Room;
 
 /// What each rotary frequency is divided by, in files of Llama 3.
@@ -86,7 +87,7 @@ impl Model {
 
     fn build(rt: &GpuRuntime, config: ModelConfig, tokenizer: Tokenizer, weights: &dyn Weights) -> Result<Self> {
         let table = [tokenizer.vocabulary(), config.width];
-        let matrix = |name: &str| weights.matrix(name, table, config.activations);
+        let matrix = |name: &str| weights.matrix(name, table, config.activations, &[]);
         let embedding = matrix("token_embd.weight")?;
         let layers = (0..config.layers).map(|i| Layer::load(weights, &config, i)).collect::<Result<_>>()?;
         let norm = weights.vector("output_norm.weight", config.width)?;
@@ -145,12 +146,13 @@ impl Model {
         let scale = (self.config.architecture == Architecture::Gemma3).then(|| (self.config.width as f32).sqrt());
         room.look(s, place)?;
         self.embedding.rows(s, ids, &room.x, scale)?;
+        let mut hidden = Hidden::new(room);
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
             let window = if self.config.has_window(i) { self.config.window } else { None };
             let frequencies = if window.is_some() { &self.frequencies_local } else { &self.frequencies };
-            layer.forward(s, &self.config, place, room, cache, frequencies, window)?;
+            layer.forward(s, &self.config, place, room, &mut hidden, cache, frequencies, window)?;
         }
-        Ok(())
+        hidden.settle_into(s, &self.config, &room.normed, &room.x)
     }
 
     /// Logits [T, vocabulary] of hidden states [T, width]; `normed` is room for their norm.
