@@ -111,7 +111,7 @@ pub(crate) struct Loader<'f> {
     rt: &'f GpuRuntime,
     file: &'f WeightFile,
     taken: RefCell<BTreeSet<String>>,
-    /// Told the bytes of each tensor that has been read.
+    /// Told how many bytes have been read, again and again.
     progress: &'f dyn Fn(u64),
 }
 
@@ -156,6 +156,16 @@ impl<'f> Loader<'f> {
     fn dense(&self, info: &TensorInfo, dtype: DType) -> Result<Tensor> {
         let bytes = self.bytes(info)?;
         let shape: Vec<usize> = info.shape.iter().filter_map(|&d| usize::try_from(d).ok()).collect();
+        let same = match dtype {
+            DType::F16 => Element::F16,
+            DType::Bf16 => Element::Bf16,
+            _ => Element::F32,
+        };
+        if info.element == same && cfg!(target_endian = "little") {
+            let tensor = self.rt.uninit(dtype, &shape, BufferKind::Hot)?;
+            tensor.bitcast(DType::U8)?.write(&bytes)?;
+            return Ok(tensor);
+        }
         let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
         let values: Vec<f32> = match info.element {
             Element::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
@@ -199,15 +209,21 @@ impl Weights for Loader<'_> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
-        let mut bytes = self.bytes(info)?;
         let others = like.iter().filter_map(|name| self.file.tensor(name)).map(|t| t.element);
-        let mut format = format;
-        if widen::wanted(info.element, others) {
-            bytes = widen::to_q8_0(info.element, &bytes);
-            format = QFormat::Q8_0;
-        }
-        let layout = QTensor::best_layout(self.rt, format, rows);
-        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &bytes)?;
+        let shape = [rows, columns];
+        let matrix = if widen::wanted(info.element, others) {
+            let layout = QTensor::best_layout(self.rt, QFormat::Q8_0, rows);
+            let bytes = widen::to_q8_0(info.element, &self.bytes(info)?);
+            QTensor::from_bytes_as(self.rt, QFormat::Q8_0, layout, &shape, &bytes)?
+        } else {
+            let layout = QTensor::best_layout(self.rt, format, rows);
+            let read = |at, into: &mut [u8]| {
+                self.file.read(info, at as u64, into)?;
+                (self.progress)(into.len() as u64);
+                Ok::<(), LlmError>(())
+            };
+            QTensor::from_reader(self.rt, format, layout, &shape, read)?
+        };
         Ok(Matrix::Quantized(Box::new(matrix)))
     }
 
