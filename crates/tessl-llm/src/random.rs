@@ -119,7 +119,7 @@ impl Weights for Random<'_> {
         !self.tied
     }
 
-    fn matrix(&self, _name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
+    fn matrix(&self, _name: &str, [rows, columns]: [usize; 2], dtype: DType, _like: &[String]) -> Result<Matrix> {
         // A product keeps the size of what goes in.
         #[allow(clippy::cast_precision_loss)]
         let spread = (3.0 / columns as f32).sqrt();
@@ -131,7 +131,10 @@ impl Weights for Random<'_> {
             _ => tensor.write(&values().collect::<Vec<_>>())?,
         }
         Ok(match self.format {
-            Some(format) => Matrix::Quantized(Box::new(QTensor::quantize(&tensor, format)?)),
+            Some(format) => {
+                let layout = QTensor::best_layout(self.rt, format, rows);
+                Matrix::Quantized(Box::new(QTensor::quantize(&tensor, format)?.repack(layout)?))
+            }
             None => Matrix::Dense(tensor),
         })
     }

@@ -1,5 +1,7 @@
 //! Weights from a file into device memory.
 
+mod widen;
+
 use crate::error::{LlmError, Result};
 use crate::file::{Element, TensorInfo, WeightFile};
 use half::{bf16, f16};
@@ -24,6 +26,25 @@ impl Matrix {
             Matrix::Dense(w) => (w.len() * w.dtype().size()) as u64,
             Matrix::Quantized(w) => w.parts().map(|part| (part.len() * part.dtype().size()) as u64).sum(),
         }
+    }
+
+    /// As an operand that is either.
+    pub(crate) fn weights(&self) -> tessl::nn::Weights<'_> {
+        match self {
+            Matrix::Dense(w) => w.into(),
+            Matrix::Quantized(w) => w.as_ref().into(),
+        }
+    }
+
+    /// Whether one launch reads all of these.
+    pub(crate) fn of_one_kind(all: &[Self]) -> bool {
+        all.windows(2).all(|two| match (&two[0], &two[1]) {
+            (Matrix::Dense(a), Matrix::Dense(b)) => a.dtype() == b.dtype(),
+            (Matrix::Quantized(a), Matrix::Quantized(b)) => {
+                (a.format(), a.layout(), a.factors_dtype()) == (b.format(), b.layout(), b.factors_dtype())
+            }
+            _ => false,
+        })
     }
 
     /// Dense matrices of one width as parts of one tensor, which is the second answer; others as they are.
@@ -77,8 +98,9 @@ pub(crate) trait Weights {
     /// Whether there is a tensor of this name.
     fn has(&self, name: &str) -> bool;
 
-    /// A matrix [rows, columns] in its own form; dense ones become `dtype`.
-    fn matrix(&self, name: &str, shape: [usize; 2], dtype: DType) -> Result<Matrix>;
+    /// A matrix [rows, columns] in its own form; dense ones become `dtype`. `like` are the names of those that are multiplied
+    /// together with it: where no bit is lost, all of them get one form.
+    fn matrix(&self, name: &str, shape: [usize; 2], dtype: DType, like: &[String]) -> Result<Matrix>;
 
     /// A vector in f32, as norms want it.
     fn vector(&self, name: &str, n: usize) -> Result<Tensor>;
@@ -89,7 +111,7 @@ pub(crate) struct Loader<'f> {
     rt: &'f GpuRuntime,
     file: &'f WeightFile,
     taken: RefCell<BTreeSet<String>>,
-    /// Told the bytes of each tensor that has been read.
+    /// Told how many bytes have been read, again and again.
     progress: &'f dyn Fn(u64),
 }
 
@@ -134,6 +156,16 @@ impl<'f> Loader<'f> {
     fn dense(&self, info: &TensorInfo, dtype: DType) -> Result<Tensor> {
         let bytes = self.bytes(info)?;
         let shape: Vec<usize> = info.shape.iter().filter_map(|&d| usize::try_from(d).ok()).collect();
+        let same = match dtype {
+            DType::F16 => Element::F16,
+            DType::Bf16 => Element::Bf16,
+            _ => Element::F32,
+        };
+        if info.element == same && cfg!(target_endian = "little") {
+            let tensor = self.rt.uninit(dtype, &shape, BufferKind::Hot)?;
+            tensor.bitcast(DType::U8)?.write(&bytes)?;
+            return Ok(tensor);
+        }
         let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
         let values: Vec<f32> = match info.element {
             Element::F32 => bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
@@ -160,7 +192,7 @@ impl Weights for Loader<'_> {
         self.file.tensor(name).is_some()
     }
 
-    fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType) -> Result<Matrix> {
+    fn matrix(&self, name: &str, [rows, columns]: [usize; 2], dtype: DType, like: &[String]) -> Result<Matrix> {
         let info = self.find(name, &[rows, columns])?;
         let format = match info.element {
             Element::F32 | Element::F16 | Element::Bf16 => return Ok(Matrix::Dense(self.dense(info, dtype)?)),
@@ -177,8 +209,21 @@ impl Weights for Loader<'_> {
                 return Err(LlmError::unsupported(what, "F32, F16, BF16, Q4_0 to Q8_0 and Q4_K to Q6_K are"));
             }
         };
-        let layout = QTensor::best_layout(self.rt, format, rows);
-        let matrix = QTensor::from_bytes_as(self.rt, format, layout, &[rows, columns], &self.bytes(info)?)?;
+        let others = like.iter().filter_map(|name| self.file.tensor(name)).map(|t| t.element);
+        let shape = [rows, columns];
+        let matrix = if widen::wanted(info.element, others) {
+            let layout = QTensor::best_layout(self.rt, QFormat::Q8_0, rows);
+            let bytes = widen::to_q8_0(info.element, &self.bytes(info)?);
+            QTensor::from_bytes_as(self.rt, QFormat::Q8_0, layout, &shape, &bytes)?
+        } else {
+            let layout = QTensor::best_layout(self.rt, format, rows);
+            let read = |at, into: &mut [u8]| {
+                self.file.read(info, at as u64, into)?;
+                (self.progress)(into.len() as u64);
+                Ok::<(), LlmError>(())
+            };
+            QTensor::from_reader(self.rt, format, layout, &shape, read)?
+        };
         Ok(Matrix::Quantized(Box::new(matrix)))
     }
 

@@ -71,6 +71,23 @@ fn a_ring_is_the_window() {
     assert!(most < 1e-3, "{most}");
 }
 
+/// What a layer more costs a step: norm to cache, attention, its answer; norm, gate and up, down; a norm of each answer in Gemma.
+#[test]
+fn a_layer_is_six_launches_or_seven() {
+    for (tiny, each) in [(tiny::LLAMA, 6), (tiny::GEMMA3, 7)] {
+        let launches = |layers: u32| {
+            let model = model(tiny::Tiny { layers, ..tiny }, 1);
+            let mut session = Session::new(&model, 64).unwrap();
+            session.extend(&PROMPT).unwrap();
+            session.generate(&Sampling::GREEDY).unwrap();
+            let before = model.runtime().dispatch_count();
+            session.generate(&Sampling::GREEDY).unwrap();
+            model.runtime().dispatch_count() - before
+        };
+        assert_eq!(launches(tiny.layers + 1) - launches(tiny.layers), each, "{}", tiny.architecture);
+    }
+}
+
 /// Ways to choose that alternate are captured once each; so are new numbers for the same way.
 #[test]
 fn alternating_forms_are_not_captured_again() {

@@ -43,6 +43,9 @@ impl std::fmt::Debug for QTensor {
     }
 }
 
+/// Bytes that [`QTensor::from_reader`] reads at once, about: they stay in the second-level cache.
+const PIECE: usize = 512 << 10;
+
 /// Names of the arrays in errors.
 const FACTOR_NAMES: [&str; 2] = ["scales", "biases"];
 
@@ -136,23 +139,65 @@ impl QTensor {
         bytes: &[u8],
     ) -> Result<Self> {
         let op = "QTensor::from_bytes";
-        format.check(op)?;
-        if format.factors() > 0 {
-            let what = format!("{format} in one run of bytes, because its factors lie apart (use from_parts),");
-            return Err(Error::unsupported(op, what, rt.info().kind.name()));
-        }
-        let row = row_bytes(op, format, shape)?;
+        let row = row_of_blocks(op, rt, format, shape)?;
         let wanted = shape[..shape.len() - 1].iter().try_fold(row, |all, &d| all.checked_mul(d));
         if wanted != Some(bytes.len()) {
             let expected = format!("{format} {shape:?} has {}", wanted.map_or("more".into(), |w| w.to_string()));
             return Err(Error::shape(op, "bytes", format_args!("{} bytes", bytes.len()), expected));
         }
-        if layout == QLayout::Rows {
-            return Self::upload(rt, format, shape, bytes, None);
+        Self::from_reader(rt, format, layout, shape, |at, into: &mut [u8]| {
+            into.copy_from_slice(&bytes[at..][..into.len()]);
+            Ok(())
+        })
+    }
+
+    /// As [`from_bytes_as`](Self::from_bytes_as) with bytes that `read` puts into a buffer, which begins at that byte of the
+    /// matrix. Pieces of a megabyte or so are read in order, so that a matrix is never in memory a second time.
+    ///
+    /// ```
+    /// use tessl::{Device, Error, GpuRuntime, QFormat, QLayout, QTensor};
+    /// let rt = GpuRuntime::with_device(&Device::cpu())?;
+    /// let file = vec![7u8; 16 * 18];
+    /// let q = QTensor::from_reader(&rt, QFormat::Q4_0, QLayout::Rows, &[16, 32], |at, into| {
+    ///     into.copy_from_slice(&file[at..at + into.len()]);
+    ///     Ok::<(), Error>(())
+    /// })?;
+    /// assert_eq!(q.storage_len(), file.len());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`from_bytes_as`](Self::from_bytes_as), and what `read` returns.
+    pub fn from_reader<E: From<Error>>(
+        rt: &GpuRuntime,
+        format: QFormat,
+        layout: QLayout,
+        shape: &[usize],
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let op = "QTensor::from_reader";
+        let row = row_of_blocks(op, rt, format, shape)?;
+        let (outer, k) = (&shape[..shape.len() - 1], shape[shape.len() - 1]);
+        let parts = match layout {
+            QLayout::Rows => None,
+            QLayout::Rows16 => Some(check_rows16(op, format, outer[outer.len() - 1], rt)?),
+        };
+        let codes = rt.uninit(DType::U8, &outer.iter().copied().chain([row]).collect::<Dims>(), BufferKind::Hot)?;
+        let flat = codes.reshape(&[codes.len()])?;
+        let piece = (PIECE / row.max(1)).max(1).next_multiple_of(ROWS) * row;
+        let mut buffers =
+            [vec![0; piece.min(flat.len())], vec![0; if parts.is_some() { piece.min(flat.len()) } else { 0 }]];
+        for at in (0..flat.len()).step_by(piece.max(1)) {
+            let count = piece.min(flat.len() - at);
+            let [bytes, together] = &mut buffers;
+            read(at, &mut bytes[..count])?;
+            if let Some(parts) = parts {
+                parts.interleave(&bytes[..count], k / format.group(), &mut together[..count]);
+            }
+            let bytes = if parts.is_some() { together } else { bytes };
+            flat.narrow(0, at, count)?.write(&bytes[..count])?;
         }
-        let parts = check_rows16(op, format, shape[shape.len() - 2], rt)?;
-        let together = parts.interleave(bytes, shape[shape.len() - 1] / format.group());
-        Ok(QTensor { layout, ..Self::upload(rt, format, shape, &together, None)? })
+        Ok(QTensor { layout, ..Self::from_parts(format, &codes, &[])? })
     }
 
     /// Codes the weights of a float matrix `[N, K]` (or stack), on the host; waits for its writers. Factors beside the codes
@@ -237,7 +282,11 @@ impl QTensor {
         let bytes = self.by_rows(read_bytes(&self.codes)?);
         let bytes = match layout {
             QLayout::Rows => bytes,
-            QLayout::Rows16 => parts.interleave(&bytes, self.blocks()),
+            QLayout::Rows16 => {
+                let mut together = vec![0; bytes.len()];
+                parts.interleave(&bytes, self.blocks(), &mut together);
+                together
+            }
         };
         let codes = write_bytes(self.runtime(), self.codes.dtype(), self.codes.shape(), &bytes)?;
         Ok(QTensor { layout, codes, ..self.clone() })
@@ -355,6 +404,16 @@ impl QTensor {
     pub(crate) fn check_usable(&self, op: &'static str, operand: &'static str, rt: &GpuRuntime) -> Result<()> {
         self.parts().try_for_each(|part| part.check_usable(op, operand, rt))
     }
+}
+
+/// Bytes of a row of blocks of this shape, for formats that keep their factors in them.
+fn row_of_blocks(op: &'static str, rt: &GpuRuntime, format: QFormat, shape: &[usize]) -> Result<usize> {
+    format.check(op)?;
+    if format.factors() > 0 {
+        let what = format!("{format} in one run of bytes, because its factors lie apart (use from_parts),");
+        return Err(Error::unsupported(op, what, rt.info().kind.name()));
+    }
+    row_bytes(op, format, shape)
 }
 
 /// Bytes of the codes of one row of this shape.

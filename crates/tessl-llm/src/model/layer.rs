@@ -1,12 +1,21 @@
 //! One layer: attention and a gated feed-forward network, each around a residual connection.
 
 use super::cache::{Cache, Place};
-use super::room::Room;
+use super::room::{Hidden, Room};
 use crate::config::{Architecture, ModelConfig};
 use crate::error::Result;
 use crate::weights::{Matrix, Weights};
-use tessl::nn::{Glu, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle};
+use tessl::nn::{
+    Glu, NormQkvRope, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle,
+};
 use tessl::{Activation, Gemm, Scalar, Stream, Tensor};
+
+/// Tokens that go through one launch up to attention, at most.
+const ONE_LAUNCH_ROWS: usize = 8;
+/// Its columns are a multiple of this many.
+const ONE_LAUNCH_RUN: usize = 32;
+/// Elements of a head there, at most.
+const ONE_LAUNCH_HEAD: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct Layer {
@@ -16,6 +25,8 @@ pub(super) struct Layer {
     v: Matrix,
     /// All three side by side, where they are dense: one product.
     qkv: Option<Tensor>,
+    /// Whether their matrices and heads are such that one launch goes from the residual stream to the cache.
+    one_launch: bool,
     /// Norms of each head of queries and keys.
     qk_norm: Option<[Tensor; 2]>,
     out: Matrix,
@@ -29,30 +40,47 @@ pub(super) struct Layer {
     feed_forward_post_norm: Option<Tensor>,
 }
 
+/// Matrices of `c.width` columns that are multiplied together: parts of a layer, and their rows.
+fn together<const N: usize>(
+    loader: &dyn Weights,
+    c: &ModelConfig,
+    names: [String; N],
+    rows: [usize; N],
+) -> Result<[Matrix; N]> {
+    let mut all = Vec::with_capacity(N);
+    for (name, rows) in names.iter().zip(rows) {
+        all.push(loader.matrix(name, [rows, c.width], c.activations, &names)?);
+    }
+    Ok(all.try_into().expect("INVARIANT: one for each name"))
+}
+
 impl Layer {
     pub(super) fn load(loader: &dyn Weights, c: &ModelConfig, index: usize) -> Result<Self> {
         let name = |part: &str| format!("blk.{index}.{part}.weight");
-        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], c.activations);
+        let matrix = |part: &str, rows, columns| loader.matrix(&name(part), [rows, columns], c.activations, &[]);
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let gemma = c.architecture == Architecture::Gemma3;
         let normed_heads = gemma || c.architecture == Architecture::Qwen3;
         let head = |part: &str| loader.vector(&name(part), c.head_dim);
         let post = |part: &str| gemma.then(|| loader.vector(&name(part), c.width)).transpose();
-        let projections =
-            [matrix("attn_q", q, c.width)?, matrix("attn_k", kv, c.width)?, matrix("attn_v", kv, c.width)?];
+        let projections = together(loader, c, ["attn_q", "attn_k", "attn_v"].map(name), [q, kv, kv])?;
+        let fits = c.head_dim <= ONE_LAUNCH_HEAD && c.width.is_multiple_of(ONE_LAUNCH_RUN);
+        let one_launch = fits && Matrix::of_one_kind(&projections);
         let ([q_matrix, k_matrix, v_matrix], qkv) = Matrix::side_by_side(projections)?;
+        let [gate, up] = together(loader, c, ["ffn_gate", "ffn_up"].map(name), [c.feed_forward; 2])?;
         Ok(Layer {
             attention_norm: loader.vector(&name("attn_norm"), c.width)?,
             q: q_matrix,
             k: k_matrix,
             v: v_matrix,
             qkv,
+            one_launch,
             qk_norm: if normed_heads { Some([head("attn_q_norm")?, head("attn_k_norm")?]) } else { None },
             out: matrix("attn_output", c.width, q)?,
             attention_post_norm: post("post_attention_norm")?,
             feed_forward_norm: loader.vector(&name("ffn_norm"), c.width)?,
-            gate: matrix("ffn_gate", c.feed_forward, c.width)?,
-            up: matrix("ffn_up", c.feed_forward, c.width)?,
+            gate,
+            up,
             down: matrix("ffn_down", c.width, c.feed_forward)?,
             feed_forward_post_norm: post("post_ffw_norm")?,
         })
@@ -63,40 +91,63 @@ impl Layer {
         [&self.q, &self.k, &self.v, &self.out, &self.gate, &self.up, &self.down].map(Matrix::bytes).iter().sum()
     }
 
+    /// Takes the tokens of `room` through the layer. What the feed-forward network adds is owed by `hidden` afterwards where
+    /// it has a norm of its own.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn forward(
-        &self,
+    pub(super) fn forward<'a>(
+        &'a self,
         s: &mut Stream,
         c: &ModelConfig,
         place: Place<'_>,
-        room: &Room,
+        room: &'a Room,
+        hidden: &mut Hidden<'a>,
         cache: &Cache,
         frequencies: &RopeFrequencies,
         window: Option<usize>,
     ) -> tessl::Result<()> {
         let tokens = room.x.shape()[0];
-        RmsNorm::new(&room.x, &self.attention_norm, &room.normed).eps(c.eps).run_on(s)?;
-        let q = room.qkv.narrow(1, 0, c.heads)?;
-        let k = room.qkv.narrow(1, c.heads, c.kv_heads)?;
-        let v = room.qkv.narrow(1, c.heads + c.kv_heads, c.kv_heads)?;
-        self.project(s, c, room)?;
-        if let Some([q_norm, k_norm]) = &self.qk_norm {
-            QkNorm::new(&q, &k, q_norm, k_norm).eps(c.eps).run_on(s)?;
+        let q = one_sequence(&room.qkv.narrow(1, 0, c.heads)?)?;
+        let attended = one_sequence(&room.attended)?;
+        match cache.places(tokens).filter(|_| self.one_launch && tokens <= ONE_LAUNCH_ROWS) {
+            Some((places, [k, v])) => {
+                let weights = [&self.q, &self.k, &self.v].map(Matrix::weights);
+                let (x, sum, added) =
+                    (one_sequence(hidden.x)?, one_sequence(hidden.other)?, one_sequence(&room.normed)?);
+                let start = Scalar::Device(place.start);
+                let call = NormQkvRope::new(&x, &self.attention_norm, weights, frequencies, start, [&q, k, v]);
+                let mut call = call.eps(c.eps).style(style(c)).kv(places);
+                if let Some([q_norm, k_norm]) = &self.qk_norm {
+                    call = call.head_norms(q_norm, k_norm);
+                }
+                if let Some(norm) = hidden.owed.take() {
+                    call = call.residual(&added, norm, &sum);
+                    hidden.swap();
+                }
+                call.run_on(s)?;
+                cache.attend(s, &q, &attended, place, window, room.ring.as_ref())?;
+            }
+            None => {
+                hidden.settle(s, c, &room.normed)?;
+                RmsNorm::new(hidden.x, &self.attention_norm, &room.normed).eps(c.eps).run_on(s)?;
+                self.project(s, c, room)?;
+                let k = room.qkv.narrow(1, c.heads, c.kv_heads)?;
+                if let Some([q_norm, k_norm]) = &self.qk_norm {
+                    QkNorm::new(&room.qkv.narrow(1, 0, c.heads)?, &k, q_norm, k_norm).eps(c.eps).run_on(s)?;
+                }
+                let qk = room.qkv.narrow(1, 0, c.heads + c.kv_heads)?;
+                let from = Positions::From(Scalar::Device(place.start));
+                Rope::new(&qk, frequencies, from, &qk).style(style(c)).run_on(s)?;
+                let v = room.qkv.narrow(1, c.heads + c.kv_heads, c.kv_heads)?;
+                let (k, v) = (one_sequence(&k)?, one_sequence(&v)?);
+                cache.store_and_attend(s, [&q, &k, &v, &attended], place, window, room.ring.as_ref())?;
+            }
         }
-        // GGUF files of Llama have the rows of q and k in the order that pairs neighbours.
-        let style = if c.architecture == Architecture::Llama { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
-        let qk = room.qkv.narrow(1, 0, c.heads + c.kv_heads)?;
-        let from = Positions::From(Scalar::Device(place.start));
-        Rope::new(&qk, frequencies, from, &qk).style(style).run_on(s)?;
-        let [q, k, v, attended] = [&q, &k, &v, &room.attended].map(one_sequence);
-        let (q, k, v, attended) = (q?, k?, v?, attended?);
-        cache.attend(s, [&q, &k, &v, &attended], place, window, room.ring.as_ref())?;
         let attended = room.attended.reshape(&[tokens, c.heads * c.head_dim])?;
-        self.add(s, c, &self.out, &attended, self.attention_post_norm.as_ref(), room)?;
-
-        RmsNorm::new(&room.x, &self.feed_forward_norm, &room.normed).eps(c.eps).run_on(s)?;
+        self.add(s, &self.out, &attended, self.attention_post_norm.as_ref(), room, hidden)?;
+        hidden.settle(s, c, &room.normed)?;
+        RmsNorm::new(hidden.x, &self.feed_forward_norm, &room.normed).eps(c.eps).run_on(s)?;
         self.gated(s, c, room)?;
-        self.add(s, c, &self.down, &room.gate, self.feed_forward_post_norm.as_ref(), room)
+        self.add(s, &self.down, &room.gate, self.feed_forward_post_norm.as_ref(), room, hidden)
     }
 
     /// Queries, keys and values, in one launch where their weights have one form.
@@ -147,24 +198,30 @@ impl Layer {
         Ok(())
     }
 
-    /// `x += y W^T`, or `x += norm(y W^T)`.
-    fn add(
+    /// `x += y W^T`; or y W^T, whose norm is then owed.
+    fn add<'a>(
         &self,
         s: &mut Stream,
-        c: &ModelConfig,
         w: &Matrix,
         y: &Tensor,
-        norm: Option<&Tensor>,
+        norm: Option<&'a Tensor>,
         room: &Room,
+        hidden: &mut Hidden<'a>,
     ) -> tessl::Result<()> {
-        let Some(norm) = norm else { return w.multiply(s, y, &room.x, true) };
-        w.multiply(s, y, &room.normed, false)?;
-        RmsNorm::new(&room.normed, norm, &room.x).eps(c.eps).then_add(&room.x).run_on(s)?;
-        Ok(())
+        hidden.owed = norm;
+        match norm {
+            None => w.multiply(s, y, hidden.x, true),
+            Some(_) => w.multiply(s, y, &room.normed, false),
+        }
     }
 }
 
-/// [T, H, D] as [1, T, H, D].
+/// GGUF files of Llama have the rows of q and k in the order that pairs neighbours.
+fn style(c: &ModelConfig) -> RopeStyle {
+    if c.architecture == Architecture::Llama { RopeStyle::Interleaved } else { RopeStyle::HalfSplit }
+}
+
+/// [T, ..] as [1, T, ..].
 fn one_sequence(t: &Tensor) -> tessl::Result<Tensor> {
     let (shape, strides) = (t.shape(), t.strides());
     t.view(&[&[1], shape].concat(), &[&[strides[0]], strides].concat(), 0)

@@ -15,6 +15,7 @@ use tessl::nn::{RmsNorm, RopeFrequencies};
 use tessl::{DType, GpuRuntime, QFormat, Stream, Tensor};
 
 pub(crate) use cache::{Cache, Place};
+use room::Hidden;
 pub(crate) use room::Room;
 
 /// What each rotary frequency is divided by, in files of Llama 3.
@@ -53,7 +54,7 @@ impl Model {
         Self::load_with(rt, file, LoadOptions::default(), &|_| ())
     }
 
-    /// As [`load`](Self::load) with options; `progress` is told the bytes of each tensor when it has been read. Together they
+    /// As [`load`](Self::load) with options; `progress` is told how many bytes have been read since the last time. Together they
     /// are [`WeightFile::bytes`].
     ///
     /// # Errors
@@ -66,11 +67,16 @@ impl Model {
             }
             config.activations = dtype;
         }
-        let tokenizer = Tokenizer::from_file(file)?;
+        let vocabulary = Tokenizer::size_in(file)?;
         let loader = Loader::new(rt, file, progress);
-        let model = Self::build(rt, config, tokenizer, &loader)?;
-        loader.finish()?;
-        Ok(model)
+        std::thread::scope(|scope| {
+            // Large vocabularies take as long as the weights.
+            let tokenizer = scope.spawn(|| Tokenizer::from_file(file));
+            let tokenizer = || tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let model = Self::build(rt, config, vocabulary, tokenizer, &loader)?;
+            loader.finish()?;
+            Ok(model)
+        })
     }
 
     /// A model of these sizes with random weights, for measurements; with `format` its matrices are quantised, else they are
@@ -81,12 +87,19 @@ impl Model {
     pub fn random(rt: &GpuRuntime, shape: &Shape, format: Option<QFormat>) -> Result<Self> {
         let config = shape.config()?;
         let weights = Random::new(rt, format, shape.tied);
-        Self::build(rt, config, Tokenizer::of_no_text(shape.vocabulary), &weights)
+        let tokenizer = || Ok(Tokenizer::of_no_text(shape.vocabulary));
+        Self::build(rt, config, shape.vocabulary, tokenizer, &weights)
     }
 
-    fn build(rt: &GpuRuntime, config: ModelConfig, tokenizer: Tokenizer, weights: &dyn Weights) -> Result<Self> {
-        let table = [tokenizer.vocabulary(), config.width];
-        let matrix = |name: &str| weights.matrix(name, table, config.activations);
+    fn build(
+        rt: &GpuRuntime,
+        config: ModelConfig,
+        vocabulary: usize,
+        tokenizer: impl FnOnce() -> Result<Tokenizer>,
+        weights: &dyn Weights,
+    ) -> Result<Self> {
+        let table = [vocabulary, config.width];
+        let matrix = |name: &str| weights.matrix(name, table, config.activations, &[]);
         let embedding = matrix("token_embd.weight")?;
         let layers = (0..config.layers).map(|i| Layer::load(weights, &config, i)).collect::<Result<_>>()?;
         let norm = weights.vector("output_norm.weight", config.width)?;
@@ -103,7 +116,7 @@ impl Model {
         };
         let plain = tessl::nn::RopeScaling::None;
         let frequencies_local = RopeFrequencies::new(rt, config.rotary_dim, config.rope_base_local, plain)?;
-        let rt = rt.clone();
+        let (rt, tokenizer) = (rt.clone(), tokenizer()?);
         Ok(Model { rt, config, tokenizer, embedding, layers, norm, head, frequencies, frequencies_local })
     }
 
@@ -145,12 +158,13 @@ impl Model {
         let scale = (self.config.architecture == Architecture::Gemma3).then(|| (self.config.width as f32).sqrt());
         room.look(s, place)?;
         self.embedding.rows(s, ids, &room.x, scale)?;
+        let mut hidden = Hidden::new(room);
         for (i, (layer, cache)) in self.layers.iter().zip(caches).enumerate() {
             let window = if self.config.has_window(i) { self.config.window } else { None };
             let frequencies = if window.is_some() { &self.frequencies_local } else { &self.frequencies };
-            layer.forward(s, &self.config, place, room, cache, frequencies, window)?;
+            layer.forward(s, &self.config, place, room, &mut hidden, cache, frequencies, window)?;
         }
-        Ok(())
+        hidden.settle_into(s, &self.config, &room.normed, &room.x)
     }
 
     /// Logits [T, vocabulary] of hidden states [T, width]; `normed` is room for their norm.

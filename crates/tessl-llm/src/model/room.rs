@@ -3,7 +3,7 @@
 use super::cache::Place;
 use crate::config::ModelConfig;
 use crate::error::Result;
-use tessl::nn::GatherRows;
+use tessl::nn::{GatherRows, RmsNorm};
 use tessl::{BufferKind, DType, GpuRuntime, Stream, Tensor};
 
 /// Room for what stands between the operations, for up to some number of tokens.
@@ -11,6 +11,8 @@ use tessl::{BufferKind, DType, GpuRuntime, Stream, Tensor};
 pub(crate) struct Room {
     /// The residual stream [T, width].
     pub(crate) x: Tensor,
+    /// Where it is while it alternates.
+    other: Tensor,
     /// A norm of it, or what is added to it [T, width].
     pub(crate) normed: Tensor,
     /// Queries, keys and values side by side [T, heads, head].
@@ -40,6 +42,7 @@ impl Room {
         Ok(Room {
             ring: window.map(ring).transpose()?,
             x: zeros(&[tokens, c.width])?,
+            other: zeros(&[tokens, c.width])?,
             normed: zeros(&[tokens, c.width])?,
             qkv: zeros(&[tokens, c.heads + 2 * c.kv_heads, c.head_dim])?,
             attended: zeros(&[tokens, c.heads, c.head_dim])?,
@@ -53,6 +56,7 @@ impl Room {
         let part = |t: &Tensor| t.narrow(0, 0, tokens);
         Ok(Room {
             x: part(&self.x)?,
+            other: part(&self.other)?,
             normed: part(&self.normed)?,
             qkv: part(&self.qkv)?,
             attended: part(&self.attended)?,
@@ -70,6 +74,43 @@ impl Room {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The residual stream on its way through the layers.
+#[derive(Debug)]
+pub(super) struct Hidden<'a> {
+    pub(super) x: &'a Tensor,
+    /// Other memory of its size.
+    pub(super) other: &'a Tensor,
+    /// The weight of a norm: that of `Room::normed` is still to be added.
+    pub(super) owed: Option<&'a Tensor>,
+}
+
+impl<'a> Hidden<'a> {
+    pub(super) fn new(room: &'a Room) -> Self {
+        Hidden { x: &room.x, other: &room.other, owed: None }
+    }
+
+    pub(super) fn swap(&mut self) {
+        std::mem::swap(&mut self.x, &mut self.other);
+    }
+
+    /// Adds what is owed.
+    pub(super) fn settle(&mut self, s: &mut Stream, c: &ModelConfig, added: &Tensor) -> tessl::Result<()> {
+        self.settle_into(s, c, added, self.x)
+    }
+
+    /// The same, with the sum in `to`, which is where the stream is when nothing is owed.
+    pub(super) fn settle_into(
+        &mut self,
+        s: &mut Stream,
+        c: &ModelConfig,
+        added: &Tensor,
+        to: &Tensor,
+    ) -> tessl::Result<()> {
+        let Some(norm) = self.owed.take() else { return Ok(()) };
+        RmsNorm::new(added, norm, to).eps(c.eps).then_add(self.x).run_on(s)
     }
 }
 

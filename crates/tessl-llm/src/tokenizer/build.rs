@@ -41,6 +41,10 @@ struct Vocabulary<'f> {
     kinds: Option<&'f [i64]>,
 }
 
+pub(super) fn size_in(file: &WeightFile) -> Result<usize> {
+    Ok(Vocabulary::read(file)?.tokens.len())
+}
+
 pub(super) fn from_gguf(file: &WeightFile) -> Result<Tokenizer> {
     let vocabulary = Vocabulary::read(file)?;
     let model = file.value("tokenizer.ggml.model").and_then(Value::as_str).unwrap_or("none");

@@ -45,6 +45,11 @@ impl Tokenizer {
         build::from_gguf(file)
     }
 
+    /// Number of tokens in the vocabulary of a file, without the work of building the tokenizer.
+    pub(crate) fn size_in(file: &WeightFile) -> Result<usize> {
+        build::size_in(file)
+    }
+
     /// For models without one: no text has tokens, and no token has text.
     pub(crate) fn of_no_text(vocabulary: usize) -> Self {
         let inner = Mutex::new(tokenizers::Tokenizer::new(BPE::default()));

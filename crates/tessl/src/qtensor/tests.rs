@@ -120,3 +120,35 @@ fn rows_side_by_side_are_the_same_weights() {
         assert!(q.narrow(1, 0, 8).unwrap().repack(QLayout::Rows16).is_err());
     }
 }
+
+#[test]
+fn pieces_of_a_reader_come_in_order_and_its_errors_come_out() {
+    let rt = cpu();
+    let (rows, k) = (2064, 512);
+    for format in QFormat::BLOCKS {
+        let row = k / format.group() * format.group_bytes();
+        let mut rng = tessl_oracle::Rng::new(3);
+        #[allow(clippy::cast_possible_truncation)]
+        let bytes: Vec<u8> = (0..rows * row).map(|_| rng.bits() as u8).collect();
+        let layout = QTensor::best_layout(&rt, format, rows);
+        let mut pieces = Vec::new();
+        let q = QTensor::from_reader(&rt, format, layout, &[rows, k], |at, into| {
+            pieces.push((at, into.len()));
+            into.copy_from_slice(&bytes[at..at + into.len()]);
+            Ok::<(), Error>(())
+        });
+        let q = q.unwrap();
+        assert!(pieces.len() > 1 && pieces[0].0 == 0, "{format}");
+        assert!(pieces.windows(2).all(|p| p[0].0 + p[0].1 == p[1].0), "{format}: {pieces:?}");
+        assert_eq!(pieces.iter().map(|p| p.1).sum::<usize>(), bytes.len());
+        let by_rows = q.repack(QLayout::Rows).unwrap();
+        assert_eq!(by_rows.parts().next().unwrap().read::<u8>().unwrap(), bytes, "{format}");
+        let failing = QTensor::from_reader(&rt, format, layout, &[rows, k], |at, _| {
+            if at == 0 { Ok(()) } else { Err(Error::shape("test", "x", at, "no more")) }
+        });
+        assert!(failing.unwrap_err().to_string().contains("no more"), "{format}");
+    }
+    let none =
+        QTensor::from_reader(&rt, QFormat::Q4_0, QLayout::Rows, &[0, 32], |_, _| Err(Error::shape("test", "x", 0, "")));
+    assert_eq!(none.unwrap().shape(), [0, 32]);
+}

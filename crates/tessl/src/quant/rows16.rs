@@ -64,7 +64,7 @@ impl Parts {
         if self.bytes { 0x8080_8080 } else { 0 }
     }
 
-    /// Puts block `from` of row `row` among sixteen.
+    /// Puts block `from` of row `row` among sixteen, which were zeros.
     fn put(self, from: &[u8], row: usize, to: &mut [u8]) {
         to[2 * row..][..2].copy_from_slice(&from[..2]);
         if self.min {
@@ -110,15 +110,14 @@ impl Parts {
     }
 
     /// Rows of `blocks` blocks as files have them, sixteen by sixteen side by side.
-    pub(crate) fn interleave(self, rows: &[u8], blocks: usize) -> Vec<u8> {
+    pub(crate) fn interleave(self, rows: &[u8], blocks: usize, out: &mut [u8]) {
         let (size, row) = (self.size(), blocks * self.size());
-        let mut out = vec![0; rows.len()];
+        out.fill(0);
         for (from, to) in rows.chunks_exact(ROWS * row).zip(out.chunks_exact_mut(ROWS * row)) {
             for (b, to) in to.chunks_exact_mut(ROWS * size).enumerate() {
                 (0..ROWS).for_each(|r| self.put(&from[r * row + b * size..][..size], r, to));
             }
         }
-        out
     }
 
     /// The other way round.
@@ -151,7 +150,8 @@ mod tests {
             let mut rng = tessl_oracle::Rng::new(9);
             #[allow(clippy::cast_possible_truncation)]
             let rows: Vec<u8> = (0..2 * ROWS * blocks * size).map(|_| rng.bits() as u8).collect();
-            let together = parts.interleave(&rows, blocks);
+            let mut together = vec![1; rows.len()];
+            parts.interleave(&rows, blocks, &mut together);
             assert_eq!(parts.restore(&together, blocks), rows, "{format}");
             let (row, b, w) = (21, 1, 2);
             let from = &rows[(row * blocks + b) * size..][..size];

@@ -185,7 +185,10 @@ impl Task for Prepare<'_> {
             let scale = |x: *const u8, dtype: DType| 1.0 / (squares::<S>(x, dtype, k) / k as f32 + a.eps).sqrt();
             let mut weigh = |weight: *const u8, start: usize, values: &mut [f32], scale: f32| {
                 widen::<S>(weight.add(start * h.norm.size()), h.norm, weights.as_mut_ptr(), values.len());
-                values.iter_mut().zip(&weights).for_each(|(v, w)| *v *= scale * (w + a.weight_offset));
+                // Loops and no `for_each`, which is compiled apart, without the instruction set of the caller.
+                for (v, w) in values.iter_mut().zip(&weights) {
+                    *v *= scale * (w + a.weight_offset);
+                }
             };
             let runs = || (0..k).step_by(RUN).map(|start| (start, RUN.min(k - start)));
             let mut from = x;
@@ -197,7 +200,9 @@ impl Task for Prepare<'_> {
                     widen::<S>(added.add(start * size), h.dtype, values.as_mut_ptr(), count);
                     weigh(binding(POST), start, &mut values[..count], own);
                     widen::<S>(x.add(start * size), h.dtype, old.as_mut_ptr(), count);
-                    values.iter_mut().zip(&old).for_each(|(v, x)| *v += x);
+                    for (v, x) in values.iter_mut().zip(&old) {
+                        *v += x;
+                    }
                     narrow::<S>(values.as_ptr(), sum.add(start * size), h.dtype, count);
                 }
                 from = sum;
@@ -253,13 +258,17 @@ impl Task for Finish<'_> {
             if a.bias != 0 {
                 let bias = h.call.binding(BIASES + part).ptr.add(head * dim * h.bias.size());
                 widen::<S>(bias, h.bias, other.as_mut_ptr(), dim);
-                values.iter_mut().zip(&other).for_each(|(v, b)| *v += b);
+                for (v, b) in values.iter_mut().zip(&other) {
+                    *v += b;
+                }
             }
             if part < 2 {
                 if a.head_norm != 0 {
                     let scale = 1.0 / (squares::<S>(sums.cast(), DType::F32, dim) / dim as f32 + a.eps).sqrt();
                     widen::<S>(h.call.binding(HEAD_NORMS + part).ptr, h.norm, other.as_mut_ptr(), dim);
-                    values.iter_mut().zip(&other).for_each(|(v, w)| *v *= scale * (w + a.weight_offset));
+                    for (v, w) in values.iter_mut().zip(&other) {
+                        *v *= scale * (w + a.weight_offset);
+                    }
                 }
                 let pairs = a.dims as usize / 2;
                 let angles = std::slice::from_raw_parts(h.angles.add(2 * self.row * pairs), 2 * pairs);

@@ -37,7 +37,10 @@ pub(super) unsafe fn finish<S: Simd>(
         activate(sums, activation);
         if let Some(second) = second {
             add_bias(second, segment.bias[1]);
-            sums.iter_mut().zip(second.iter()).for_each(|(t, u)| *t *= u);
+            // Loops and no `for_each`, which is compiled apart, without the instruction set of the caller.
+            for (t, u) in sums.iter_mut().zip(second.iter()) {
+                *t *= u;
+            }
         }
         let size = op.output.size();
         if let Some(residual) = op.residual {
@@ -45,7 +48,9 @@ pub(super) unsafe fn finish<S: Simd>(
             let mut old = [0.0f32; RUN];
             for (i, sums) in sums.chunks_mut(RUN).enumerate() {
                 widen::<S>(from.add(i * RUN * size), op.output, old.as_mut_ptr(), sums.len());
-                sums.iter_mut().zip(&old).for_each(|(t, r)| *t += r);
+                for (t, r) in sums.iter_mut().zip(&old) {
+                    *t += r;
+                }
             }
         }
         narrow::<S>(sums.as_ptr(), segment.y.add((row * segment.y_rs + col) * size), op.output, sums.len());

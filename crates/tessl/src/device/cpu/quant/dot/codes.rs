@@ -57,10 +57,11 @@ unsafe fn whole_row(w: &Weights, row: usize) -> *const u8 {
     unsafe { w.codes.add(row * w.row) }
 }
 
+/// Fetches to the second-level cache (see `rows16.rs`).
 #[inline(always)]
 unsafe fn fetch(p: *const u8, ahead: usize) {
     // SAFETY: a prefetch never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead).cast()) }
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(ahead).cast()) }
 }
 
 /// The low and the high halves of 64 bytes.

@@ -37,7 +37,7 @@ const NEAR_QUADS: usize = 32;
 /// Rows of weights that use them.
 const GROUP: usize = 16;
 /// Bytes ahead of the codes in use that are fetched where a row is read in one go.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 const _: () = assert!(quads(FIXED_MAX_K as usize) * size_of::<Quad>() <= A_BYTES);
 const _: () = assert!(2 * DOT_TILE as usize * few::MAX_ROWS as usize * 4 <= ACC_BYTES);
 
