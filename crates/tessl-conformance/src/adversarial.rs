@@ -1,6 +1,7 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod caches;
+mod experts;
 mod movement;
 mod norms;
 mod ops;
@@ -176,6 +177,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("embedding", "embedding", positions::embedding),
         case("copy", "copy", movement::copies),
         case("rows_by_id", "scatter_rows", movement::rows),
+        case("sort_by_expert", "sort_by_expert", experts::sort),
+        case("combine_experts", "combine_experts", experts::combine),
         case("top_k", "top_k", sampling::top_k),
         case("sample", "sample", sampling::sample),
         case("quantized_matmul", "quantized_matmul", quant::matmul),

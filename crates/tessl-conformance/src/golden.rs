@@ -5,9 +5,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
-    MlpOp, MovementDesc, MovementOp, NormQkvRopeDesc, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp,
-    ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc, WeightsDesc,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, ExpertsDesc, ExpertsOp,
+    LayerNormDesc, MlpDesc, MlpOp, MovementDesc, MovementOp, NormQkvRopeDesc, NormResidual, QkNormDesc, QuantDesc,
+    QuantEmbedDesc, QuantOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc, WeightsDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{
@@ -135,6 +135,7 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     };
     let rope = |style, rows, n, dims, dtype, align| Desc::Rope(RopeDesc { rows, n, dims, style, dtype, align });
     let moved = |op, rows, m, n, dtype, align| Desc::Movement(MovementDesc { op, rows, m, n, dtype, align });
+    let experts = |op, rows, each, n, dtype| Desc::Experts(ExpertsDesc { op, rows, each, n, dtype, align: 7 });
     let embed = |rows, n, dtype, align| Desc::Embed(EmbedDesc { rows, n, dtype, align });
     all.extend([
         ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
@@ -152,6 +153,9 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("scatter", moved(MovementOp::ScatterRows, 512, 1, 4096, DType::F32, 7)),
         ("scatter sums", moved(MovementOp::ScatterAdd, 4096, 1, 2048, DType::Bf16, 1)),
         ("scatter sums of integers", moved(MovementOp::ScatterAdd, 1, 1, 8, DType::I32, 7)),
+        ("sort by expert", experts(ExpertsOp::Sort, 4096, 8, 128, DType::U32)),
+        ("sum of experts", experts(ExpertsOp::Combine, 4096, 8, 2880, DType::Bf16)),
+        ("sum of experts, integers", experts(ExpertsOp::Combine, 1, 2, 8, DType::I32)),
         ("top_k", Desc::TopK(TopKDesc { rows: 64, n: 128_256, k: 50, dtype: DType::F32 })),
         ("sample", Desc::Sample(SampleDesc { rows: 1, n: 262_144, penalised: false, dtype: DType::Bf16 })),
         ("sample with penalty", Desc::Sample(SampleDesc { rows: 8, n: 32_000, penalised: true, dtype: DType::F32 })),

@@ -7,8 +7,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
-    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -114,6 +115,20 @@ pub(super) fn movement(desc: &MovementDesc, profile: &DeviceProfile) -> Result<P
 /// Rows and columns of a tile, as in the kernel.
 const TRANSPOSE_TILE: u32 = 32;
 const TRANSPOSE_REASON: &str = "tiles of 32 x 32 through shared memory";
+
+pub(super) fn experts(desc: &ExpertsDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let kernel = KernelKey::builtin("experts", name);
+    match desc.op {
+        ExpertsOp::Sort => {
+            rows_of(op, desc.rows, profile)?;
+            let plan = plan(kernel.constant("VEC16", 0), [1, 1, 1], desc.n + 1, access(0), profile);
+            Ok(Plan { reason: "one block an expert, and one for what none has", ..plan })
+        }
+        ExpertsOp::Combine => map(op, kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile),
+    }
+}
 
 pub(super) fn top_k(desc: &TopKDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("top_k", desc.dtype.name(), DEVICE))?;

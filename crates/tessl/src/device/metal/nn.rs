@@ -5,8 +5,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
-    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -90,6 +91,18 @@ pub(super) fn movement(desc: &MovementDesc, profile: &DeviceProfile) -> Result<P
             Plan { tiles: [narrow(desc.rows), panels, 1], ..plan(kernel, [1, panel, 1], all, vec, reason, profile) }
         }
         _ => map(kernel, [desc.rows, desc.n.into()], size, desc.align, profile),
+    })
+}
+
+pub(super) fn experts(desc: &ExpertsDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
+    let kernel = KernelKey::builtin("experts", name);
+    Ok(match desc.op {
+        ExpertsOp::Sort => {
+            let reason = "one threadgroup an expert, and one for what none has";
+            plan(kernel, [1, 1, 1], u64::from(desc.n) + 1, false, reason, profile)
+        }
+        ExpertsOp::Combine => map(kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile),
     })
 }
 

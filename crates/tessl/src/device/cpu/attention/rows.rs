@@ -160,9 +160,13 @@ unsafe fn rows<S: Simd, const R: usize>(w: &Rows<'_>) {
                 let (t, h) = w.place(row(r));
                 // What lies behind the last key counts as hidden.
                 let scores = &mut block.scores[r][..keys.next_multiple_of(TOGETHER)];
-                scores.iter_mut().for_each(|x| *x *= a.args.scale);
+                for x in scores.iter_mut() {
+                    *x *= a.args.scale;
+                }
                 if a.args.softcap > 0.0 {
-                    scores.iter_mut().for_each(|x| *x = a.args.softcap * tanh(*x * a.args.inverse_softcap));
+                    for x in scores.iter_mut() {
+                        *x = a.args.softcap * tanh(*x * a.args.inverse_softcap);
+                    }
                 }
                 scores[keys..].fill(f32::NEG_INFINITY);
                 let (low, high) = a.visible(s, t);
@@ -175,11 +179,15 @@ unsafe fn rows<S: Simd, const R: usize>(w: &Rows<'_>) {
                 let top = larger(halve(max_of(scores, [f32::NEG_INFINITY; TOGETHER]), larger), most[r]);
                 let shift = if top == f32::NEG_INFINITY { 0.0 } else { top };
                 let scale = exp(most[r] - shift);
-                scores.iter_mut().for_each(|x| *x = exp(*x - shift));
+                for x in scores.iter_mut() {
+                    *x = exp(*x - shift);
+                }
                 sum[r] = sum[r] * scale + halve(sum_of(scores, [0.0; TOGETHER]), |a, b| a + b);
                 most[r] = top;
                 if scale != 1.0 {
-                    results[r][..padded].iter_mut().for_each(|x| *x *= scale);
+                    for x in &mut results[r][..padded] {
+                        *x *= scale;
+                    }
                 }
             }
             values::<S, R>(w, &mut block, &mut results, key, keys, padded);
@@ -190,7 +198,9 @@ unsafe fn rows<S: Simd, const R: usize>(w: &Rows<'_>) {
             if a.args.split == 1 {
                 let factor = a.inverse(h, most[r], sum[r]);
                 // A row that sees nothing has no results.
-                results[r][..dim].iter_mut().for_each(|x| *x = if sum[r] == 0.0 { factor } else { *x * factor });
+                for x in &mut results[r][..dim] {
+                    *x = if sum[r] == 0.0 { factor } else { *x * factor };
+                }
                 narrow::<S>(results[r].as_ptr(), a.out_row(s, t, h), a.dtype, dim);
             } else {
                 let (state, to) = a.part(a.result(s.row + t, h), w.part as usize);
@@ -261,7 +271,9 @@ unsafe fn products<S: Simd, const R: usize>(
                 );
                 let mut total = [0.0f32; TOGETHER];
                 for lanes in turned[..S::LANES * TOGETHER].chunks_exact(TOGETHER) {
-                    total.iter_mut().zip(lanes).for_each(|(total, x)| *total += x);
+                    for (total, x) in total.iter_mut().zip(lanes) {
+                        *total += x;
+                    }
                 }
                 block.scores[r][first..first + count].copy_from_slice(&total[..count]);
             }

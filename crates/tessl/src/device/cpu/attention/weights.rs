@@ -68,9 +68,13 @@ impl<M: Micro> Task for Weigh<'_, M> {
         let args = self.a.args;
         // SAFETY: forwarded.
         let scores = unsafe { std::slice::from_raw_parts_mut(self.scores, self.keys * M::COLS) };
-        scores.iter_mut().for_each(|x| *x *= args.scale);
+        for x in scores.iter_mut() {
+            *x *= args.scale;
+        }
         if args.softcap > 0.0 {
-            scores.iter_mut().for_each(|x| *x = args.softcap * tanh(*x * args.inverse_softcap));
+            for x in scores.iter_mut() {
+                *x = args.softcap * tanh(*x * args.inverse_softcap);
+            }
         }
         if let Some(hide) = &self.hide {
             // SAFETY: forwarded.
@@ -84,7 +88,9 @@ impl<M: Micro> Task for Weigh<'_, M> {
         }
         // Where nothing has been seen yet, the maximum is no number to subtract.
         let mut shift = most;
-        shift.iter_mut().for_each(|x| *x = if *x == f32::NEG_INFINITY { 0.0 } else { *x });
+        for x in shift.iter_mut() {
+            *x = if *x == f32::NEG_INFINITY { 0.0 } else { *x };
+        }
         for ((scale, most), shift) in self.scale[..M::COLS].iter_mut().zip(&self.lanes.most).zip(&shift) {
             *scale = exp(most - shift);
         }

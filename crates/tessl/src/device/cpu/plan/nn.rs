@@ -7,8 +7,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc,
-    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    QkNormDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -73,6 +73,17 @@ pub(super) fn movement(d: &MovementDesc, isa: Isa) -> Result<Plan> {
             Plan { scratch_bytes: movement::scratch_bytes(d.rows), ..plan }
         }
         _ => map(module, &name, isa, d.rows, d.n),
+    })
+}
+
+pub(super) fn experts(d: &ExpertsDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(match d.op {
+        ExpertsOp::Sort => {
+            let choices = d.rows.saturating_mul(d.each.into());
+            plan("experts", &name, isa, [choices, 1], 1, "choices: counted and placed on one thread")
+        }
+        ExpertsOp::Combine => map("experts", &name, isa, d.rows, d.n),
     })
 }
 
