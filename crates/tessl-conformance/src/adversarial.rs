@@ -1,6 +1,7 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod caches;
+mod codes;
 mod experts;
 mod movement;
 mod norms;
@@ -187,6 +188,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("norm_qkv_rope", "norm_qkv_rope", qkv::calls),
         case("attention", "attention", caches::attention),
         case("kv_store", "kv_store", caches::kv_store),
+        case("attention_codes", "attention", codes::attention),
+        case("kv_store_codes", "kv_store", codes::kv_store),
         case("ring_densify", "ring_densify", caches::ring_densify),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),

@@ -168,12 +168,17 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
             "attention packed",
             Desc::Attention(AttentionDesc { packed: true, page: 16, ..plain_attention(16, 900, 4096, 32, 8, 80) }),
         ),
+        (
+            "attention over codes",
+            Desc::Attention(AttentionDesc { coded: true, ..plain_attention(1, 4096, 4096, 32, 8, 128) }),
+        ),
         ("attention combine", Desc::Combine(CombineDesc { rows: 32, dim: 128, split: 16, dtype: DType::Bf16 })),
         (
             "attention of integers",
             Desc::Attention(AttentionDesc { dtype: DType::I8, ..plain_attention(1, 1, 1, 1, 1, 8) }),
         ),
         ("kv_store decode", cache(CacheOp::Store, 8, true, 7)),
+        ("kv_store of codes", Desc::Cache(CacheDesc { coded: true, ..plain_cache(CacheOp::Store, 4096 * 8, true, 7) })),
         ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
@@ -253,6 +258,7 @@ fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads
         kv_heads,
         dim,
         dtype: DType::Bf16,
+        coded: false,
         causal: true,
         window: false,
         packed: false,
@@ -267,7 +273,11 @@ fn attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32,
 }
 
 fn cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> Desc {
-    Desc::Cache(CacheDesc { op, rows, n: 128, dtype: DType::Bf16, pair, align })
+    Desc::Cache(plain_cache(op, rows, pair, align))
+}
+
+fn plain_cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> CacheDesc {
+    CacheDesc { op, rows, n: 128, dtype: DType::Bf16, coded: false, pair, align }
 }
 
 /// The golden text of one profile.

@@ -267,6 +267,16 @@ pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, form: Weights) -> 
     (0..keys.first().map_or(0, |key| key.v.len())).map(element).collect()
 }
 
+/// What the errors of one row of attention grow by where keys and values are codes times a scale, in f32: that product, or the
+/// one with a sum of codes, rounds once. An error of scores changes weights by up to twice as much.
+pub fn coded(q: &[f64], keys: &[Key<'_>], scores: Scores) -> Vec<f64> {
+    let weights = scores.weights(&scores.of(q, keys));
+    let size = |key: &Key<'_>| q.iter().zip(key.k).map(|(q, k)| (q * k).abs()).sum::<f64>();
+    let most = keys.iter().map(|key| 2.0 * U * scores.scale.abs() * size(key)).fold(0.0, f64::max);
+    let values = |d: usize| weights.iter().zip(keys).map(|(w, key)| w * key.v[d].abs()).sum::<f64>();
+    (0..keys.first().map_or(0, |key| key.v.len())).map(|d| (2.0 * most + 3.0 * U) * values(d)).collect()
+}
+
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.
 pub fn stored(error: f64, y: f64, output: Format) -> f64 {
     error + 0.5 * output.spacing(y.abs() + error)

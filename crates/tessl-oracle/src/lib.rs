@@ -26,7 +26,7 @@ mod spotcheck;
 
 pub use activation::{Activation, erf, erfc};
 pub use attention::{Key, Scores, attention};
-pub use cache::{paged_row, slot};
+pub use cache::{codes, paged_row, slot};
 pub use elementwise::{add, mul};
 pub use embed::embedding;
 pub use experts::{ByExpert, by_expert, combine};

@@ -56,7 +56,12 @@ static DEEP: [Mutant; 17] = [
     (NORM, "w + i * E, res + i * E, scale", "w + i * E + 1, res + i * E, scale", Run),
     (NORM, "r += p.groups", "r += p.groups + 1", Run),
     (NORM, "w[tail], res + tail", "w[0], res + tail", Run),
-    (NORM, "device X* h, device X* y,\n", "device X* h, threadgroup X* y,\n", Compiler),
+    (
+        NORM,
+        "device X* y, constant RmsNormArgs& p, float inv_n",
+        "threadgroup X* y, constant RmsNormArgs& p, float inv_n",
+        Compiler,
+    ),
     (NORM, "const float inv_n =", "p.n = 3; const float inv_n =", Compiler),
     (GEMM, "left -= min(left, TILE_K)", "left -= min(left, TILE_K + 1)", Run),
     (GEMM, "make_filled_simdgroup_matrix<float, 8, 8>(0.0f);", "simdgroup_matrix<float, 8, 8>();", Run),

@@ -62,6 +62,9 @@ pub enum Desc {
 /// The module of the kernel that takes every part of the formula of a product.
 pub(crate) const FUSED_GEMM: &str = "gemm_fused";
 
+/// The module of the attention kernels that every device has.
+pub(crate) const ATTENTION: &str = "attention";
+
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct KernelKey {

@@ -193,6 +193,14 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
     let op = desc.op.name();
     let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    if desc.coded {
+        let sides = 1 + u64::from(desc.pair);
+        let rows = rows_of(op, desc.rows.saturating_mul(sides), profile)?;
+        let each = ROW_THREADS / 32;
+        let kernel = KernelKey::builtin("cache", name).constant("VEC16", 0);
+        let plan = plan(kernel, [each, desc.n, 1], rows.div_ceil(each), access(0), profile);
+        return Ok(Plan { reason: "one simdgroup a row: its largest element, then its codes", ..plan });
+    }
     let vectors = |width| desc.vectors(width).into();
     vectors_of(op, KernelKey::builtin("cache", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
 }

@@ -325,6 +325,7 @@ fn prefill() -> AttentionDesc {
         kv_heads: 2,
         dim: 128,
         dtype: DType::Bf16,
+        coded: false,
         causal: true,
         window: false,
         packed: false,

@@ -169,6 +169,11 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
     let (kernel, size) = (KernelKey::builtin("cache", name), desc.dtype.size());
+    if desc.coded {
+        let (each, rows) = (THREADS / 32, desc.rows.saturating_mul(1 + u64::from(desc.pair)));
+        let reason = "one simdgroup a row: its largest element, then its codes";
+        return Ok(plan(kernel, [each, desc.n, 1], rows.div_ceil(each.into()), false, reason, profile));
+    }
     Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{quant, suffix};
 use crate::device::Isa;
-use crate::device::cpu::{movement, norm, reduce, rope, rows};
+use crate::device::cpu::{cache, movement, norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
@@ -109,6 +109,10 @@ pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
 
 pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    if d.coded {
+        let rows = cache::rows_of_chunk(d.n);
+        return Ok(plan("cache", &name, isa, [rows, d.n.into()], d.rows.div_ceil(rows), ROWS));
+    }
     Ok(map("cache", &name, isa, d.rows, d.n))
 }
 
