@@ -153,7 +153,7 @@ fn caches(env: &Env, dtype: DType) -> Outcome {
                     window: (n % 3 == 0).then_some(50),
                     sinks: n % 2 == 1,
                     pad: n % 3,
-                    coded: (n / 2 + packed as usize) % 2 == 0,
+                    coded: (n / 2 + packed as usize).is_multiple_of(2),
                     permuted: n % 2 == 0,
                     seed: env.seed ^ n as u64,
                     ..base
