@@ -1,6 +1,8 @@
 //! Wrong calls: a typed error that names op and operand, no panic, nothing launched, and the next good call works.
 
 mod caches;
+mod codes;
+mod experts;
 mod movement;
 mod norms;
 mod ops;
@@ -176,6 +178,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("embedding", "embedding", positions::embedding),
         case("copy", "copy", movement::copies),
         case("rows_by_id", "scatter_rows", movement::rows),
+        case("sort_by_expert", "sort_by_expert", experts::sort),
+        case("combine_experts", "combine_experts", experts::combine),
         case("top_k", "top_k", sampling::top_k),
         case("sample", "sample", sampling::sample),
         case("quantized_matmul", "quantized_matmul", quant::matmul),
@@ -184,6 +188,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("norm_qkv_rope", "norm_qkv_rope", qkv::calls),
         case("attention", "attention", caches::attention),
         case("kv_store", "kv_store", caches::kv_store),
+        case("attention_codes", "attention", codes::attention),
+        case("kv_store_codes", "kv_store", codes::kv_store),
         case("ring_densify", "ring_densify", caches::ring_densify),
         case("softmax", "softmax", rowwise::softmaxes),
         case("reductions", "row_sum", rowwise::reductions),

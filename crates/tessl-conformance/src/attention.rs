@@ -78,6 +78,8 @@ pub struct AttentionProblem {
     pub scale: Option<f32>,
     /// Bound of scores.
     pub softcap: Option<f32>,
+    /// Keys and values are codes of 8 bits with scales.
+    pub coded: bool,
     /// Heads lie outside of tokens in memory.
     pub permuted: bool,
     /// Elements of slack after each row.
@@ -113,6 +115,7 @@ impl AttentionProblem {
             sinks: false,
             scale: None,
             softcap: None,
+            coded: false,
             permuted: false,
             pad: 0,
             offset: 0,
@@ -213,6 +216,9 @@ impl AttentionProblem {
         if let Some(softcap) = self.softcap {
             op = op.softcap(softcap);
         }
+        if self.coded {
+            op = op.kv_scales(&t[data::K_SCALES], &t[data::V_SCALES]);
+        }
         op
     }
 
@@ -251,7 +257,11 @@ impl AttentionProblem {
                 let row = ((sequence.first_query + t) * heads + h) * dim;
                 let q = &data.inputs[0][row..][..dim];
                 let values = attention(q, &keys, scores, dim);
-                let errors = if keys.is_empty() { vec![0.0; dim] } else { bound::attention(q, &keys, scores, form) };
+                let mut errors =
+                    if keys.is_empty() { vec![0.0; dim] } else { bound::attention(q, &keys, scores, form) };
+                if self.coded {
+                    errors.iter_mut().zip(bound::coded(q, &keys, scores)).for_each(|(error, more)| *error += more);
+                }
                 for ((to, value), error) in all[row..][..dim].iter_mut().zip(values).zip(errors) {
                     *to = (value, error);
                 }
@@ -305,25 +315,29 @@ struct Places {
 
 impl Places {
     fn new(p: &AttentionProblem, data: &Data) -> Self {
-        let rows = |shape: &[usize], permuted: bool| {
+        let rows = |dtype, shape: &[usize], permuted: bool| {
             let strides = strides(shape, p.pad, permuted);
-            Placed::new(p.dtype, shape, &strides, p.offset)
+            Placed::new(dtype, shape, &strides, p.offset)
         };
+        let kv = if p.coded { DType::I8 } else { p.dtype };
+        let scales = &data.k_shape[..data.k_shape.len() - 1];
         let flat = |dtype, shape: &[usize]| Placed::new(dtype, shape, &contiguous(shape), p.offset);
         let mask = p.mask.unwrap_or(DType::U8);
         let inputs = vec![
-            rows(&data.q_shape, p.permuted),
-            rows(&data.k_shape, p.permuted),
-            rows(&data.k_shape, false),
+            rows(p.dtype, &data.q_shape, p.permuted),
+            rows(kv, &data.k_shape, p.permuted),
+            rows(kv, &data.k_shape, false),
             flat(mask, &data.mask_shape),
             flat(DType::F32, &[p.heads()]),
             flat(DType::U32, &data.start_shape),
             flat(DType::U32, &[data.inputs[data::LENGTHS].len()]),
             flat(DType::U32, &data.table_shape),
             flat(DType::U32, &[p.batch + 1]),
+            flat(DType::F32, scales),
+            flat(DType::F32, scales),
         ];
         debug_assert!(format_of(p.dtype).bits > 0);
-        Places { inputs, out: rows(&data.q_shape, p.permuted) }
+        Places { inputs, out: rows(p.dtype, &data.q_shape, p.permuted) }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Cases of the family `cache`.
 
-use crate::data::{Mem, Placed, compare, encode, read_bytes, representable, write_bytes};
+mod known;
+
+use crate::data::{Mem, Placed, compare, decode, representable};
 use crate::env::{Env, Outcome};
 use crate::suite::Case;
-use tessl::nn::{Attention, CacheDesc, CacheOp, KvStore, RingDensify, Start};
+use tessl::nn::{CacheDesc, CacheOp, KvStore, RingDensify, Start};
 use tessl::plan::Desc;
-use tessl::{BufferKind, DType, Error, FaultKind, Scalar, Stream, Tensor};
+use tessl::{BufferKind, DType, Error, Scalar, Stream, Tensor};
 use tessl_oracle::{Rng, paged_row, slot};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
@@ -55,6 +57,8 @@ pub struct CacheProblem {
     pub from: From,
     /// Keys and values.
     pub pair: bool,
+    /// The cache keeps codes of 8 bits.
+    pub coded: bool,
     /// Elements of slack after each row.
     pub pad: usize,
     /// Elements from an aligned place to the first one.
@@ -79,6 +83,7 @@ impl CacheProblem {
             cache: Kind::Plain,
             from: From::Host,
             pair: false,
+            coded: false,
             pad: 0,
             offset: 0,
             kind: BufferKind::Cold,
@@ -100,10 +105,49 @@ impl CacheProblem {
     }
 
     /// An operand of keys (0) or of values (1), whose strides differ.
-    fn placed(&self, shape: [usize; 4], which: usize) -> Placed {
+    fn placed(&self, dtype: DType, shape: [usize; 4], which: usize) -> Placed {
         let row = self.dim + self.pad + 16 * which;
         let token = row * shape[2] + self.pad;
-        Placed::new(self.dtype, &shape, &[token * shape[1].max(1) + self.pad, token, row, 1], self.offset)
+        Placed::new(dtype, &shape, &[token * shape[1].max(1) + self.pad, token, row, 1], self.offset)
+    }
+
+    /// Compares codes and scales; `kept` says which row of the cache has which of the rows, from where on.
+    fn check_codes(
+        &self,
+        rows: &[f64],
+        [codes, scales]: [&[u8]; 2],
+        kept: Vec<(usize, usize)>,
+        shape: [usize; 4],
+    ) -> Result<(), String> {
+        let (heads, dim) = (self.heads, self.dim);
+        let mut want = vec![(-77.0, 0.0); shape.iter().product()];
+        let mut factors = vec![(-3.0, 0.0); shape[..3].iter().product()];
+        for (to, from) in kept {
+            for h in 0..heads {
+                let (scale, exact) = tessl_oracle::codes(&rows[from + h * dim..][..dim]);
+                // A largest element and its division round once each.
+                factors[to * heads + h] = (scale, scale.abs() * 2f64.powi(-23));
+                for (d, code) in exact.into_iter().enumerate() {
+                    // Half a step, and the roundings of the inverse and of the product.
+                    want[(to * heads + h) * dim + d] = (code, 0.5 + 127.0 * 2f64.powi(-22));
+                }
+            }
+        }
+        compare(DType::F32, scales, &shape[..3], |at| factors[at])?;
+        for (at, (code, error)) in want.into_iter().enumerate() {
+            let got = decode(DType::I8, codes, at);
+            if (got - code).abs() > error {
+                return Err(format!("code {at} is {got} instead of {code}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Scales of keys (0) or of values (1).
+    fn scales(&self, shape: &[usize], which: usize) -> Placed {
+        let head = 1 + self.pad % 2 + which;
+        let token = head * shape[2] + self.pad;
+        Placed::new(DType::F32, shape, &[token * shape[1].max(1) + self.pad, token, head], self.offset)
     }
 
     fn check_in(&self, mem: &mut Mem<'_>) -> Result<(), String> {
@@ -124,14 +168,27 @@ impl CacheProblem {
 
         let count = 1 + usize::from(self.pair);
         let mut fill = |shape: [usize; 4]| -> Vec<f64> {
-            let mut value = || representable(self.dtype, rng.normal());
+            let mut value = || match self.dtype {
+                DType::I8 => rng.integer(-127, 127),
+                dtype => representable(dtype, rng.normal()),
+            };
             (0..shape.iter().product()).map(|_| value()).collect()
         };
         let rows: Vec<Vec<f64>> = (0..count).map(|_| fill(token_shape)).collect();
-        let caches: Vec<Vec<f64>> = (0..count).map(|_| fill(cache_shape)).collect();
-        let mut row_places: Vec<Placed> = (0..count).map(|i| self.placed(token_shape, i)).collect();
-        let mut cache_places: Vec<Placed> = (0..count).map(|i| self.placed(cache_shape, i)).collect();
-        row_places.iter_mut().chain(&mut cache_places).try_for_each(|p| p.allocate(mem))?;
+        let kept = if self.coded { DType::I8 } else { self.dtype };
+        let caches: Vec<Vec<f64>> = if self.coded {
+            vec![vec![-77.0; cache_shape.iter().product()]; count]
+        } else {
+            (0..count).map(|_| fill(cache_shape)).collect()
+        };
+        let mut row_places: Vec<Placed> = (0..count).map(|i| self.placed(self.dtype, token_shape, i)).collect();
+        let mut cache_places: Vec<Placed> = (0..count).map(|i| self.placed(kept, cache_shape, i)).collect();
+        let mut scale_places: Vec<Placed> = (0..count).map(|i| self.scales(&cache_shape[..3], i)).collect();
+        let places = row_places.iter_mut().chain(&mut cache_places).chain(&mut scale_places);
+        for place in places {
+            place.allocate(mem)?;
+        }
+        let scales: Vec<Tensor> = scale_places.iter().map(Placed::view).collect::<Result<_, _>>()?;
         let (t, c): (Vec<Tensor>, Vec<Tensor>) = (
             row_places.iter().map(Placed::view).collect::<Result<_, _>>()?,
             cache_places.iter().map(Placed::view).collect::<Result<_, _>>()?,
@@ -176,6 +233,11 @@ impl CacheProblem {
             } else {
                 KvStore::new(&t[0], &c[0], start)
             };
+            let op = match (self.coded, self.pair) {
+                (false, _) => op,
+                (true, false) => op.k_scales(&scales[0]),
+                (true, true) => op.k_scales(&scales[0]).v_scales(&scales[1]),
+            };
             match self.cache {
                 Kind::Plain => run!(op),
                 Kind::Ring => run!(op.ring()),
@@ -189,6 +251,7 @@ impl CacheProblem {
                 if self.op == CacheOp::Store {
                     row_places[i].fill_input(mem, |at| rows[i][at])?;
                     cache_places[i].fill_output(mem, |at| caches[i][at])?;
+                    scale_places[i].fill_output(mem, |_| -3.0)?;
                 } else {
                     cache_places[i].fill_input(mem, |at| caches[i][at])?;
                     row_places[i].fill_output(mem, |_| f64::NAN)?;
@@ -201,13 +264,25 @@ impl CacheProblem {
             if !mem.env.computes {
                 continue;
             }
-            let bytes: Vec<Vec<u8>> = outputs.iter().map(Placed::fetch_output).collect::<Result<_, _>>()?;
+            let mut bytes: Vec<Vec<u8>> = outputs.iter().map(Placed::fetch_output).collect::<Result<_, _>>()?;
+            if self.coded {
+                bytes.extend(scale_places.iter().map(Placed::fetch_output).collect::<Result<Vec<_>, _>>()?);
+            }
             if last.as_ref().is_some_and(|last| *last != bytes) {
                 return Err("two runs differ".into());
             }
             last = Some(bytes);
         }
         let row = self.heads * self.dim;
+        if self.coded {
+            let Some(bytes) = last else { return Ok(()) };
+            let (codes, scales) = bytes.split_at(count);
+            return (0..count).try_for_each(|i| {
+                let tokens = (0..self.batch).flat_map(|b| (0..self.tokens).map(move |t| (b, t)));
+                let kept = tokens.map(|(b, t)| (place(b, t), (b * self.tokens + t) * row));
+                self.check_codes(&rows[i], [&codes[i], &scales[i]], kept.collect(), cache_shape)
+            });
+        }
         for (i, bytes) in last.into_iter().flatten().enumerate() {
             let (mut want, shape) = if self.op == CacheOp::Store {
                 (caches[i].clone(), cache_shape)
@@ -231,7 +306,11 @@ impl CacheProblem {
 /// Every problem class that takes a kernel or row of its own.
 pub(crate) fn descs() -> Vec<Desc> {
     let all = CacheOp::ALL.into_iter().flat_map(|op| FLOATS.into_iter().flat_map(move |d| [(op, d, 2), (op, d, 7)]));
-    all.map(|(op, dtype, align)| Desc::Cache(CacheDesc { op, rows: 6, n: 64, dtype, pair: false, align })).collect()
+    let codes = [(CacheOp::Densify, DType::I8, 2), (CacheOp::Densify, DType::I8, 7)];
+    let plain = all.chain(codes).map(|(op, dtype, align)| (op, dtype, false, align));
+    let coded = FLOATS.map(|dtype| (CacheOp::Store, dtype, true, 7));
+    let desc = |(op, dtype, coded, align)| CacheDesc { op, rows: 6, n: 64, dtype, coded, pair: false, align };
+    plain.chain(coded).map(desc).map(Desc::Cache).collect()
 }
 
 fn shapes(env: &Env, op: CacheOp, dtype: DType) -> Outcome {
@@ -251,6 +330,11 @@ fn shapes(env: &Env, op: CacheOp, dtype: DType) -> Outcome {
                 let pair = op == CacheOp::Store && i % 2 == 0;
                 let base = CacheProblem::new(dtype, tokens, capacity, 1 + i % 3, dim);
                 let seed = env.seed ^ (i * tokens) as u64;
+                if op == CacheOp::Store {
+                    let plain =
+                        CacheProblem { op, batch: 1 + i % 3, cache, from, pair, pad, offset, seed, ..base.clone() };
+                    problems.push(CacheProblem { coded: true, ..plain });
+                }
                 problems.push(CacheProblem { op, batch: 1 + i % 3, cache, from, pair, pad, offset, seed, ..base });
             }
         }
@@ -272,88 +356,19 @@ fn memory(env: &Env, op: CacheOp, dtype: DType) -> Outcome {
     let kinds = kinds.into_iter().filter(|&kind| Mem::available(env, kind));
     let cache = if op == CacheOp::Densify { Kind::Ring } else { Kind::Plain };
     let mut problems = kinds.flat_map(|kind| {
-        [0, 1].map(|offset| CacheProblem { op, kind, offset, cache, ..CacheProblem::new(dtype, 3, 20, 2, 40) })
+        [0, 1].map(|offset| {
+            let coded = op == CacheOp::Store && offset == 1;
+            CacheProblem { op, kind, offset, cache, coded, ..CacheProblem::new(dtype, 3, 20, 2, 40) }
+        })
     });
     problems.try_for_each(|p| p.check(env)).into()
 }
 
-/// huggingface/candle#3729, #3669, #3651: a captured step reads its position on the device, and equals eager steps.
-fn candle_3729(env: &Env) -> Result<(), String> {
-    let text = |e: Error| e.to_string();
-    let rt = &env.rt;
-    let new = |shape: &[usize]| rt.from_slice(&vec![-1.0f32; shape.iter().product()], shape).map_err(text);
-    let (cache, eager) = (new(&[1, 4, 1, 2])?, new(&[1, 4, 1, 2])?);
-    let (row, out, other) = (new(&[1, 1, 1, 2])?, new(&[1, 1, 1, 2])?, new(&[1, 1, 1, 2])?);
-    let position = rt.from_slice(&[0u32], &[1]).map_err(text)?;
-    let mut stream = rt.stream().map_err(text)?;
-    let step = |s: &mut Stream, cache: &Tensor, out: &Tensor, start: Scalar<'_, u32>| {
-        KvStore::new(&row, cache, start).run_on(s)?;
-        Attention::new(&row, cache, cache, out).causal(start).run_on(s)
-    };
-    let graph = stream.capture(|s| step(s, &cache, &out, Scalar::Device(&position))).map_err(text)?;
-    for p in 0..4u8 {
-        row.write_on(&[f32::from(p); 2], &mut stream).map_err(text)?;
-        position.write_on(&[u32::from(p)], &mut stream).map_err(text)?;
-        graph.replay(&mut stream).map_err(text)?;
-        step(&mut stream, &eager, &other, Scalar::Host(p.into())).map_err(text)?;
-        let [a, b, c, d] = [&cache, &eager, &out, &other].map(|t| t.read::<f32>().map_err(text));
-        let (a, c) = (a?, c?);
-        let want: Vec<f32> = (0..8u8).map(|i| if i / 2 <= p { f32::from(i / 2) } else { -1.0 }).collect();
-        if env.computes && (a != want || a != b? || c != d?) {
-            return Err(format!("position {p}: {a:?}, {c:?}"));
-        }
-    }
-    // A second capture, then memory.
-    stream.capture(|s| step(s, &cache, &out, Scalar::Device(&position))).map_err(text)?;
-    new(&[1, 64, 1, 2]).map(|_| ())
-}
-
-/// Positions and pages outside of the cache: told, not stored; the others are.
-fn overflow(env: &Env) -> Result<(), String> {
-    let text = |e: Error| e.to_string();
-    for dtype in FLOATS {
-        let put = |t: &Tensor, value: f64| {
-            let values = (0..t.len()).map(|_| representable(dtype, value));
-            write_bytes(t, &encode(dtype, values), None)
-        };
-        let rows = env.rt.uninit(dtype, &[2, 2, 1, 8], BufferKind::Cold).map_err(text)?;
-        let cache = env.rt.uninit(dtype, &[2, 16, 1, 8], BufferKind::Cold).map_err(text)?;
-        put(&rows, 2.0)?;
-        let mut stream = env.rt.stream().map_err(text)?;
-        let starts = env.rt.from_slice(&[3u32, 15], &[2]).map_err(text)?;
-        let table = env.rt.from_slice(&[1u32, 2], &[2, 1]).map_err(text)?;
-        let plain = KvStore::new(&rows, &cache, Start::Each(&starts));
-        let paged = KvStore::new(&rows, &cache, 3).table(&table);
-        let first = (FaultKind::CacheOverflow, 3, 16, vec![3, 4, 16 + 15]);
-        let second = (FaultKind::IndexOutOfRange, 1, 2, vec![16 + 3, 16 + 4]);
-        for (op, (kind, index, value, written)) in [(plain, first), (paged, second)] {
-            put(&cache, -1.0)?;
-            op.run_on(&mut stream).map_err(text)?;
-            let outcome = stream.synchronize();
-            if !env.computes {
-                outcome.map_err(text)?;
-                continue;
-            }
-            match outcome {
-                Err(Error::Fault { op: "kv_store", kind: k, index: i, value: v })
-                    if (k, i, v) == (kind, index, value) => {}
-                other => return Err(format!("{kind:?} at {index} of {value} gave {other:?}")),
-            }
-            stream.recover().map_err(text)?;
-            let bytes = read_bytes(&cache)?;
-            compare(dtype, &bytes, cache.shape(), |at| (if written.contains(&(at / 8)) { 2.0 } else { -1.0 }, 0.0))?;
-        }
-    }
-    Ok(())
-}
-
 /// Every case of this family.
 pub(crate) fn cases() -> Vec<Case> {
-    let known = |name: &str, body: fn(&Env) -> Result<(), String>| {
-        Case::fixed(format!("known/{name}"), "kv_store", 2000, move |env| body(env).into()).tagged(&["quick"])
-    };
-    let mut cases = vec![known("candle_3729", candle_3729), known("cache_overflow", overflow)];
-    for (op, dtype) in CacheOp::ALL.into_iter().flat_map(|op| FLOATS.map(|d| (op, d))) {
+    let mut cases = known::cases();
+    let codes = [(CacheOp::Densify, DType::I8)];
+    for (op, dtype) in CacheOp::ALL.into_iter().flat_map(|op| FLOATS.map(|d| (op, d))).chain(codes) {
         let case = |label: &str, body: fn(&Env, CacheOp, DType) -> Outcome| {
             Case::new(format!("{}/{label}/{dtype}", op.name()), op.name(), move |env| body(env, op, dtype))
                 .tagged(&["quick"])
@@ -382,6 +397,10 @@ pub(crate) fn random(rng: &mut Rng, turn: usize) -> CacheProblem {
     (p.op, p.cache, p.batch) = (op, cache, rng.between(1, 3));
     p.from = *rng.pick(&[From::Host, From::Device, From::Each]);
     p.pair = op == CacheOp::Store && rng.one_in(2);
+    p.coded = op == CacheOp::Store && rng.one_in(2);
+    if op == CacheOp::Densify && rng.one_in(4) {
+        p.dtype = DType::I8;
+    }
     if !aligned {
         (p.pad, p.offset) = (rng.below(9), rng.below(4));
     }

@@ -4,6 +4,7 @@ mod attention;
 mod cache;
 mod elementwise;
 mod embed;
+mod experts;
 mod gemm;
 mod mlp;
 mod movement;
@@ -187,6 +188,16 @@ pub fn embed(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
 pub fn movement(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
     let fuzzed = run::<movement::Movement>(env, cases, seed)?;
     covered(&fuzzed, kernels_of(env, &["copy", "gather_rows", "scatter_rows", "scatter_add"]))?;
+    Ok(fuzzed)
+}
+
+/// Fuzzes sorts by expert and sums of their rows, as [`gemm`].
+///
+/// # Errors
+/// As [`gemm`].
+pub fn experts(env: &Env, cases: usize, seed: u64) -> Result<Fuzzed, String> {
+    let fuzzed = run::<crate::experts::ExpertsProblem>(env, cases, seed)?;
+    covered(&fuzzed, kernels_of(env, &["sort_by_expert", "combine_experts"]))?;
     Ok(fuzzed)
 }
 

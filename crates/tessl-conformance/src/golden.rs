@@ -5,9 +5,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use tessl::device::PROFILES;
 use tessl::nn::{
-    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc,
-    MlpOp, MovementDesc, MovementOp, NormQkvRopeDesc, NormResidual, QkNormDesc, QuantDesc, QuantEmbedDesc, QuantOp,
-    ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc, WeightsDesc,
+    AttentionDesc, CacheDesc, CacheOp, CombineDesc, ElementwiseDesc, ElementwiseOp, EmbedDesc, ExpertsDesc, ExpertsOp,
+    LayerNormDesc, MlpDesc, MlpOp, MovementDesc, MovementOp, NormQkvRopeDesc, NormResidual, QkNormDesc, QuantDesc,
+    QuantEmbedDesc, QuantOp, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc, WeightsDesc,
 };
 use tessl::plan::{Desc, Plan, plan};
 use tessl::{
@@ -135,6 +135,7 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
     };
     let rope = |style, rows, n, dims, dtype, align| Desc::Rope(RopeDesc { rows, n, dims, style, dtype, align });
     let moved = |op, rows, m, n, dtype, align| Desc::Movement(MovementDesc { op, rows, m, n, dtype, align });
+    let experts = |op, rows, each, n, dtype| Desc::Experts(ExpertsDesc { op, rows, each, n, dtype, align: 7 });
     let embed = |rows, n, dtype, align| Desc::Embed(EmbedDesc { rows, n, dtype, align });
     all.extend([
         ("softmax masked", rows(ReduceOp::Softmax, 8192, 2048, bf16s, Some(DType::U8), 7)),
@@ -152,6 +153,9 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
         ("scatter", moved(MovementOp::ScatterRows, 512, 1, 4096, DType::F32, 7)),
         ("scatter sums", moved(MovementOp::ScatterAdd, 4096, 1, 2048, DType::Bf16, 1)),
         ("scatter sums of integers", moved(MovementOp::ScatterAdd, 1, 1, 8, DType::I32, 7)),
+        ("sort by expert", experts(ExpertsOp::Sort, 4096, 8, 128, DType::U32)),
+        ("sum of experts", experts(ExpertsOp::Combine, 4096, 8, 2880, DType::Bf16)),
+        ("sum of experts, integers", experts(ExpertsOp::Combine, 1, 2, 8, DType::I32)),
         ("top_k", Desc::TopK(TopKDesc { rows: 64, n: 128_256, k: 50, dtype: DType::F32 })),
         ("sample", Desc::Sample(SampleDesc { rows: 1, n: 262_144, penalised: false, dtype: DType::Bf16 })),
         ("sample with penalty", Desc::Sample(SampleDesc { rows: 8, n: 32_000, penalised: true, dtype: DType::F32 })),
@@ -164,12 +168,17 @@ pub fn problems() -> Vec<(&'static str, Desc)> {
             "attention packed",
             Desc::Attention(AttentionDesc { packed: true, page: 16, ..plain_attention(16, 900, 4096, 32, 8, 80) }),
         ),
+        (
+            "attention over codes",
+            Desc::Attention(AttentionDesc { coded: true, ..plain_attention(1, 4096, 4096, 32, 8, 128) }),
+        ),
         ("attention combine", Desc::Combine(CombineDesc { rows: 32, dim: 128, split: 16, dtype: DType::Bf16 })),
         (
             "attention of integers",
             Desc::Attention(AttentionDesc { dtype: DType::I8, ..plain_attention(1, 1, 1, 1, 1, 8) }),
         ),
         ("kv_store decode", cache(CacheOp::Store, 8, true, 7)),
+        ("kv_store of codes", Desc::Cache(CacheDesc { coded: true, ..plain_cache(CacheOp::Store, 4096 * 8, true, 7) })),
         ("ring_densify unaligned", cache(CacheOp::Densify, 8 * 4096, false, 1)),
         ("sum of integers", rows(ReduceOp::Sum, 1, 8, (DType::I32, DType::I32), None, 7)),
     ]);
@@ -249,6 +258,7 @@ fn plain_attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads
         kv_heads,
         dim,
         dtype: DType::Bf16,
+        coded: false,
         causal: true,
         window: false,
         packed: false,
@@ -263,7 +273,11 @@ fn attention(sequences: u32, queries: u32, keys: u32, heads: u32, kv_heads: u32,
 }
 
 fn cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> Desc {
-    Desc::Cache(CacheDesc { op, rows, n: 128, dtype: DType::Bf16, pair, align })
+    Desc::Cache(plain_cache(op, rows, pair, align))
+}
+
+fn plain_cache(op: CacheOp, rows: u64, pair: bool, align: u8) -> CacheDesc {
+    CacheDesc { op, rows, n: 128, dtype: DType::Bf16, coded: false, pair, align }
 }
 
 /// The golden text of one profile.

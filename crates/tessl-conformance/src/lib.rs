@@ -19,6 +19,7 @@ mod data;
 pub mod elementwise;
 pub mod embed;
 mod env;
+mod experts;
 pub mod fuzz;
 pub mod gemm;
 pub mod golden;

@@ -89,6 +89,7 @@ impl Suite {
         cases.extend(crate::norm::cases());
         cases.extend(crate::mlp::cases());
         cases.extend(crate::movement::cases());
+        cases.extend(crate::experts::cases());
         cases.extend(crate::elementwise::cases());
         cases.extend(crate::reduce::cases());
         cases.extend(crate::rope::cases());

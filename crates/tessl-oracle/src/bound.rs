@@ -69,6 +69,19 @@ pub fn rms_norm(n: usize, y: f64, weight: f64, offset: f64) -> f64 {
     y.abs() * (scale + 3.0 * U + weight_error) + 2f64.powi(-148)
 }
 
+/// Largest changes of the elements of `rms_norm(h)` where those of h are off by up to `errors`; `weight` has the offset added.
+///
+/// `mean((|h| + e)^2) - mean(h^2)` is how far the mean square can move, either way, and with it the reciprocal root.
+pub fn rms_norm_of(h: &[f64], errors: &[f64], weight: impl Fn(usize) -> f64, eps: f64) -> Vec<f64> {
+    let n = h.len() as f64;
+    let mean = h.iter().map(|h| h * h).sum::<f64>() / n;
+    let moved = h.iter().zip(errors).map(|(h, e)| (2.0 * h.abs() + e) * e).sum::<f64>() / n;
+    let [low, scale, high] = [mean + moved, mean, (mean - moved).max(0.0)].map(|m| 1.0 / (m + eps).sqrt());
+    let of =
+        |(i, (h, e)): (usize, (&f64, &f64))| weight(i).abs() * (h.abs() * (high - scale).max(scale - low) + e * high);
+    h.iter().zip(errors).enumerate().map(of).collect()
+}
+
 /// Largest errors of the elements of a row of layer_norm before they are rounded; `y` are the exact values.
 ///
 /// Kernels work on d = x - `x[0]`, rounded once. Their mean m is off by `(sum(n) + 2u) mean|d|`, so e = d - m by
@@ -254,6 +267,16 @@ pub fn attention(q: &[f64], keys: &[Key<'_>], scores: Scores, form: Weights) -> 
     (0..keys.first().map_or(0, |key| key.v.len())).map(element).collect()
 }
 
+/// What the errors of one row of attention grow by where keys and values are codes times a scale, in f32: that product, or the
+/// one with a sum of codes, rounds once. An error of scores changes weights by up to twice as much.
+pub fn coded(q: &[f64], keys: &[Key<'_>], scores: Scores) -> Vec<f64> {
+    let weights = scores.weights(&scores.of(q, keys));
+    let size = |key: &Key<'_>| q.iter().zip(key.k).map(|(q, k)| (q * k).abs()).sum::<f64>();
+    let most = keys.iter().map(|key| 2.0 * U * scores.scale.abs() * size(key)).fold(0.0, f64::max);
+    let values = |d: usize| weights.iter().zip(keys).map(|(w, key)| w * key.v[d].abs()).sum::<f64>();
+    (0..keys.first().map_or(0, |key| key.v.len())).map(|d| (2.0 * most + 3.0 * U) * values(d)).collect()
+}
+
 /// Adds the rounding of the store: `y` is the exact value, `error` what is allowed before it.
 pub fn stored(error: f64, y: f64, output: Format) -> f64 {
     error + 0.5 * output.spacing(y.abs() + error)
@@ -263,6 +286,24 @@ pub fn stored(error: f64, y: f64, output: Format) -> f64 {
 mod tests {
     use super::*;
     use crate::Activation;
+
+    /// The extreme case: one element, whose norm does not move where eps is 0, and a row whose elements all grow.
+    #[test]
+    fn moved_rows_stay_within_their_bound() {
+        let (h, e) = ([3.0, -4.0, 0.5], [0.1, 0.2, 0.05]);
+        let bound = rms_norm_of(&h, &e, |_| 2.0, 0.5);
+        let norm = |h: &[f64]| crate::rms_norm(h, |_| 2.0, 0.5, 0.0);
+        let exact = norm(&h);
+        for signs in 0..27 {
+            let digit = |i: u32| f64::from(signs / 3i32.pow(i) % 3 - 1);
+            let moved: Vec<f64> = (0..3u32).map(|i| h[i as usize] + digit(i) * e[i as usize]).collect();
+            for ((y, x), bound) in norm(&moved).iter().zip(&exact).zip(&bound) {
+                assert!((y - x).abs() <= *bound, "{moved:?}: {y}, {x}, {bound}");
+            }
+        }
+        assert!(bound.iter().all(|b| *b < 0.3), "{bound:?}");
+        assert_eq!(rms_norm_of(&h, &[0.0; 3], |_| 2.0, 0.5), [0.0; 3]);
+    }
 
     #[test]
     fn random_sums_stay_inside_and_lost_precision_does_not() {

@@ -10,9 +10,27 @@ pub fn paged_row(position: usize, page: usize, table: &[usize]) -> Option<usize>
     table.get(position / page).map(|number| number * page + position % page)
 }
 
+/// The scale of a row that is kept in codes of 8 bits, and its codes before they are rounded: all 0 below 2^-100; with NaN or
+/// infinity the scale is NaN.
+pub fn codes(row: &[f64]) -> (f64, Vec<f64>) {
+    if row.iter().any(|x| !x.is_finite()) {
+        return (f64::NAN, vec![0.0; row.len()]);
+    }
+    let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let scale = if most < 2f64.powi(-100) { 0.0 } else { most / 127.0 };
+    (scale, row.iter().map(|x| if scale == 0.0 { 0.0 } else { x / scale }).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_by_hand() {
+        assert_eq!(codes(&[1.27, -0.5, 0.0]), (0.01, vec![127.0, -50.0, 0.0]));
+        assert_eq!(codes(&[1e-40, -1e-39]), (0.0, vec![0.0; 2]));
+        assert!(codes(&[1.0, f64::NAN]).0.is_nan() && codes(&[f64::NEG_INFINITY]).0.is_nan());
+    }
 
     #[test]
     fn hand_worked() {

@@ -53,10 +53,15 @@ static DEEP: [Mutant; 17] = [
     (NORM, "if (lane == 0) part[sg] = v;", "if (lane == 0) part[sg] = simd_sum(v);", Run),
     (NORM, "v = simd_sum(v);", "if (lane < 16) v = simd_sum(v);", Run),
     (NORM, "i < SIMDGROUPS; i++) sum", "i < SIMDGROUPS - 1; i++) sum", Run),
-    (NORM, "w + i * E, res + i * E, scale", "w + i * E + 1, res + i * E, scale", Run),
+    (NORM, "w2 + i * E, res + i * E, scale", "w2 + i * E + 1, res + i * E, scale", Run),
     (NORM, "r += p.groups", "r += p.groups + 1", Run),
-    (NORM, "w[tail], res + tail", "w[0], res + tail", Run),
-    (NORM, "device X* h, device X* y,\n", "device X* h, threadgroup X* y,\n", Compiler),
+    (NORM, "w2[tail], res + tail", "w2[0], res + tail", Run),
+    (
+        NORM,
+        "device X* y, constant RmsNormArgs& p, float inv_n",
+        "threadgroup X* y, constant RmsNormArgs& p, float inv_n",
+        Compiler,
+    ),
     (NORM, "const float inv_n =", "p.n = 3; const float inv_n =", Compiler),
     (GEMM, "left -= min(left, TILE_K)", "left -= min(left, TILE_K + 1)", Run),
     (GEMM, "make_filled_simdgroup_matrix<float, 8, 8>(0.0f);", "simdgroup_matrix<float, 8, 8>();", Run),
@@ -72,6 +77,7 @@ static DEEP: [Mutant; 17] = [
 /// A bug that the conformance suite has to find: file, text, replacement, and the start of the names of the cases that do.
 type RowMutant = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
+const EXPERTS: &str = "simt/experts.metal";
 const ELEMENTWISE: &str = "simt/elementwise.metal";
 const REDUCE: &str = "simt/reduce.metal";
 const MLP: &str = "simt/mlp.metal";
@@ -108,13 +114,18 @@ static ROWS: [RowMutant; 11] = [
     ),
 ];
 
-static MORE_ROWS: [RowMutant; 23] = [
+static MORE_ROWS: [RowMutant; 28] = [
     (FUSED, "p.n + col, p)", "col, p)", &["gemm/gated/f32_f32"]),
     (FUSED, "end < start || ", "", &["gemm/bad_offsets"]),
     (FUSED, "r.end = end;", "r.end = p.m;", &["gemm/groups/f32_f32"]),
     (FUSED, "magnitude < 8 ?", "magnitude < 0 ?", &["gemm/types/f8e4m3"]),
     (FUSED, "type == UNSIGNED ?", "type == 0 ?", &["gemm/types/i8"]),
     (FUSED, "(n0 + c0 + j) / SCALED", "c0 / SCALED", &["gemm/blocks/f8e4m3"]),
+    (NORM, "w + i * E, res + i * E, scale", "w2 + i * E, res + i * E, scale", &["norm_between/options/f32_f32"]),
+    (EXPERTS, "below += id < expert", "below += id <= expert", &["sort_by_expert/shapes"]),
+    (EXPERTS, "before += i < sg", "before += i <= sg", &["sort_by_expert/shapes"]),
+    (EXPERTS, "from[j] * p.x_s", "j * p.x_s", &["combine_experts/shapes/f32"]),
+    (CACHE, "most / 127.0f", "most / 128.0f", &["kv_store/special_codes"]),
     (ELEMENTWISE, "p.mode == 1 ? *factor", "p.mode == 0 ? *factor", &["scale"]),
     (ELEMENTWISE, "constexpr uint E = 8;", "constexpr uint E = 4;", &["cast/views/f32_f16"]),
     (REDUCE, "if (a != a || b != b) return a != a && (b == b || i < j);", "", &["known/pt_130295"]),

@@ -39,19 +39,22 @@ fn c_type(rust: &str) -> &'static str {
 // Paths, because tests of the simulator include this file by its path.
 #[path = "args/attention.rs"]
 mod attention;
+#[path = "args/experts.rs"]
+mod experts;
 #[path = "args/qkv.rs"]
 mod qkv;
 #[path = "args/quant.rs"]
 mod quant;
 
 pub use attention::{AttentionArgs, CacheArgs, CombineArgs};
+pub use experts::{CombineExpertsArgs, SortByExpertArgs};
 pub use qkv::NormQkvRopeArgs;
 pub use quant::{QuantArgs, QuantEmbedArgs};
 
 /// The text of `kernels/prelude/args.h`.
 pub fn c_header() -> String {
     let head = "// Generated from src/args.rs by `cargo xtask docs`; do not edit.\n#pragma once\n";
-    [head, &in_c(), &attention::in_c(), &qkv::in_c(), &quant::in_c()].concat()
+    [head, &in_c(), &attention::in_c(), &experts::in_c(), &qkv::in_c(), &quant::in_c()].concat()
 }
 
 args! {

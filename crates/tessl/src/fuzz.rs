@@ -6,8 +6,8 @@
 //! ```
 
 use tessl_conformance::fuzz::{
-    Fuzzed, attention, cache, elementwise, embed, gemm, mlp, movement, norm, qkv, quant, reduce, rms_norm, rope,
-    sample, seed_from_env,
+    Fuzzed, attention, cache, elementwise, embed, experts, gemm, mlp, movement, norm, qkv, quant, reduce, rms_norm,
+    rope, sample, seed_from_env,
 };
 
 // The crate under test here is compiled for its own tests; the conformance crate links the ordinary build of it, so the
@@ -122,6 +122,17 @@ fn movement_fuzz_quick() {
 #[ignore = "takes minutes; run it before a release"]
 fn movement_fuzz_deep() {
     run("movement", 2500, movement);
+}
+
+#[test]
+fn experts_fuzz_quick() {
+    run("experts", 160, experts);
+}
+
+#[test]
+#[ignore = "takes minutes; run it before a release"]
+fn experts_fuzz_deep() {
+    run("experts", 2500, experts);
 }
 
 #[test]

@@ -4,8 +4,9 @@ use crate::device::{self, DeviceKind, DeviceProfile};
 use crate::error::Result;
 use crate::gemm::{GemmDesc, PackDesc, Precision};
 use crate::nn::{
-    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc,
-    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    AttentionDesc, CacheDesc, CombineDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, LayerNormDesc, MlpDesc,
+    MovementDesc, NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc,
+    SampleDesc, TopKDesc,
 };
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -38,6 +39,8 @@ pub enum Desc {
     Embed(EmbedDesc),
     /// Copies, transposition, gathering and scattering.
     Movement(MovementDesc),
+    /// Tokens to their experts and back.
+    Experts(ExpertsDesc),
     /// The largest elements of rows.
     TopK(TopKDesc),
     /// Tokens from logits.
@@ -58,6 +61,9 @@ pub enum Desc {
 
 /// The module of the kernel that takes every part of the formula of a product.
 pub(crate) const FUSED_GEMM: &str = "gemm_fused";
+
+/// The module of the attention kernels that every device has.
+pub(crate) const ATTENTION: &str = "attention";
 
 /// A compiled kernel's identity: source file stem, entry point and constants. Never a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -27,6 +27,11 @@ pub(super) fn norms(bench: &mut Bench<'_>) -> Result {
         let w = weight(&t[0])?;
         run!(RmsNorm::new(&t[0], &w, &t[2]).then_add(&t[1]), s)
     })?;
+    rows(bench, "rms_norm", &["x", "residual", "z"], &|t, s| {
+        let w = weight(&t[0])?;
+        let y = like(&t[0])?;
+        run!(RmsNorm::new(&t[0], &w, &y).then_add(&t[1]).then_norm(&w, &t[2]), s)
+    })?;
     rows(bench, "rms_norm", &["x", "residual", "h"], &|t, s| {
         let w = weight(&t[0])?;
         let y = like(&t[0])?;
@@ -45,6 +50,23 @@ pub(super) fn options(bench: &mut Bench<'_>) -> Result {
     bench.accept("all in place", || RmsNorm::new(&x, &w, &x).residual(&h, &h).run());
     bench.reject("scale alone", Kind::Shape, &["rms_norm", "`layer_scale`", "residual()"], || {
         RmsNorm::new(&x, &w, &y).layer_scale(2.0).run()
+    });
+    bench.reject("z is y", Kind::Overlap, &["rms_norm", "`z`", "`y`"], || {
+        RmsNorm::new(&x, &w, &y).then_add(&h).then_norm(&w, &y).run()
+    });
+    bench.accept("z in place", || RmsNorm::new(&x, &w, &h).then_add(&h).then_norm(&w, &x).run());
+    for (what, op) in [
+        ("no sum", RmsNorm::new(&x, &w, &y).then_norm(&w, &h)),
+        ("the other sum", RmsNorm::new(&x, &w, &y).residual(&h, &h).then_norm(&w, &x)),
+    ] {
+        bench.reject(what, Kind::Shape, &["rms_norm", "`next_weight`", "then_add()"], || op.run());
+    }
+    let (short, other) = (bench.zeros(DType::F32, &[3])?, bench.zeros(DType::F16, &[4])?);
+    bench.reject("next_weight", Kind::Shape, &["rms_norm", "`next_weight`", "[4]"], || {
+        RmsNorm::new(&x, &w, &y).then_add(&h).then_norm(&short, &h).run()
+    });
+    bench.reject("next_weight", Kind::DType, &["rms_norm", "`next_weight`", "f16"], || {
+        RmsNorm::new(&x, &w, &y).then_add(&h).then_norm(&other, &h).run()
     });
     for bad in [f32::NAN, f32::INFINITY] {
         bench.reject("scale", Kind::Scalar, &["rms_norm", "`layer_scale`", "finite"], || {

@@ -16,7 +16,8 @@ const MASKS: [DType; 4] = [DType::U8, DType::F32, DType::F16, DType::Bf16];
 pub(crate) fn descs() -> Vec<Desc> {
     let mut all = Vec::new();
     for (dtype, dim) in FLOATS.into_iter().flat_map(|d| [64, 96, 128, 192, 256, 512].map(|n| (d, n))) {
-        for (queries, keys, align) in [(64, 64, 7), (64, 64, 2), (1, 64, 7), (1, 64, 2), (1, 8192, 7)] {
+        let forms = [(64, 64, 7), (64, 64, 2), (1, 64, 7), (1, 64, 2), (1, 8192, 7)];
+        for ((queries, keys, align), coded) in forms.into_iter().flat_map(|form| [(form, false), (form, true)]) {
             let desc = AttentionDesc {
                 sequences: 1,
                 queries,
@@ -25,6 +26,7 @@ pub(crate) fn descs() -> Vec<Desc> {
                 kv_heads: 1,
                 dim,
                 dtype,
+                coded,
                 causal: true,
                 window: false,
                 packed: false,
@@ -91,11 +93,8 @@ fn kernels(env: &Env, dtype: DType) -> Outcome {
             [1, 9, 16].into_iter().flat_map(|q| [(0, 0), (1, 1)].map(|place| (q, 3, place))).chain([(1, 512, (0, 0))])
         {
             let dim = if keys > 3 { 16 } else { dim };
-            problems.push(AttentionProblem {
-                pad,
-                offset,
-                ..AttentionProblem::new(dtype, [queries, keys], [1, 1], dim)
-            });
+            let base = AttentionProblem::new(dtype, [queries, keys], [1, 1], dim);
+            problems.extend([false, true].map(|coded| AttentionProblem { pad, offset, coded, ..base.clone() }));
         }
     }
     problems.iter().try_for_each(|p| p.check(env)).into()
@@ -125,6 +124,7 @@ fn options(env: &Env, dtype: DType) -> Outcome {
                     sinks: n % 2 == 0,
                     permuted: n % 3 == 0,
                     poison: n % 4 == 1,
+                    coded: n % 3 == 1,
                     offset: n % 2,
                     seed: env.seed ^ n as u64,
                     ..base
@@ -153,6 +153,7 @@ fn caches(env: &Env, dtype: DType) -> Outcome {
                     window: (n % 3 == 0).then_some(50),
                     sinks: n % 2 == 1,
                     pad: n % 3,
+                    coded: (n / 2 + packed as usize).is_multiple_of(2),
                     permuted: n % 2 == 0,
                     seed: env.seed ^ n as u64,
                     ..base
@@ -189,6 +190,7 @@ fn parts(env: &Env, dtype: DType) -> Outcome {
                 lengths,
                 window,
                 sinks: true,
+                coded: i % 2 == 0,
                 seed: env.seed ^ i as u64,
                 ..base
             });
@@ -284,6 +286,7 @@ pub(crate) fn random(env: &Env, rng: &mut Rng, turn: usize) -> AttentionProblem 
     p.sinks = rng.one_in(3);
     p.scale = *rng.pick(&[None, None, Some(0.05), Some(-1.0)]);
     p.softcap = *rng.pick(&[None, None, Some(20.0), Some(1.0)]);
+    p.coded = !(turn / 36).is_multiple_of(2);
     p.permuted = rng.one_in(3);
     p.poison = rng.one_in(4);
     if !aligned {

@@ -12,6 +12,8 @@ pub(super) const START: usize = 5;
 pub(super) const LENGTHS: usize = 6;
 pub(super) const TABLE: usize = 7;
 pub(super) const CU_Q: usize = 8;
+pub(super) const K_SCALES: usize = 9;
+pub(super) const V_SCALES: usize = 10;
 
 /// One sequence.
 #[derive(Clone, Debug)]
@@ -26,9 +28,12 @@ pub(super) struct Sequence {
     pub(super) start: Option<i64>,
 }
 
-/// Values of q, k, v, mask, sinks, first positions, lengths (or cumulative ones), table, cumulative queries.
+/// Values of q, k, v, mask, sinks, first positions, lengths (or cumulative ones), table, cumulative queries, and scales of
+/// codes of k and of v.
 pub(super) struct Data {
     pub(super) inputs: Vec<Vec<f64>>,
+    /// Keys and values, decoded.
+    kv: [Vec<f64>; 2],
     pub(super) sequences: Vec<Sequence>,
     pub(super) q_shape: Vec<usize>,
     pub(super) k_shape: Vec<usize>,
@@ -81,7 +86,20 @@ impl Data {
         let q: Vec<f64> = (0..q_shape.iter().product()).map(|_| value(&mut rng)).collect();
         let mut data = Data {
             start_shape: vec![starts.len()],
-            inputs: vec![q, vec![], vec![], mask, sinks, starts, lengths, table, cumulative(|s| s.queries)],
+            inputs: vec![
+                q,
+                vec![],
+                vec![],
+                mask,
+                sinks,
+                starts,
+                lengths,
+                table,
+                cumulative(|s| s.queries),
+                vec![],
+                vec![],
+            ],
+            kv: [vec![], vec![]],
             sequences,
             q_shape,
             k_shape,
@@ -110,7 +128,35 @@ impl Data {
                 }
             }
         }
-        (self.inputs[1], self.inputs[2]) = (k, v);
+        if p.coded {
+            self.code(p.dim, [&mut k, &mut v], rng);
+        } else {
+            (self.inputs[1], self.inputs[2]) = (k.clone(), v.clone());
+            let rows = self.k_shape[..self.k_shape.len() - 1].iter().product();
+            (self.inputs[K_SCALES], self.inputs[V_SCALES]) = (vec![1.0; rows], vec![1.0; rows]);
+        }
+        self.kv = [k, v];
+    }
+
+    /// Rows become codes and a scale: what is NaN gets any codes and a scale of NaN.
+    fn code(&mut self, dim: usize, kv: [&mut Vec<f64>; 2], rng: &mut Rng) {
+        for (i, values) in kv.into_iter().enumerate() {
+            let (mut codes, mut scales) = (Vec::new(), Vec::new());
+            for row in values.chunks_mut(dim.max(1)) {
+                let number = row.iter().all(|x| x.is_finite());
+                let scale = if number { representable(DType::F32, 0.02 + 0.01 * rng.normal()) } else { f64::NAN };
+                for x in row {
+                    let code = rng.integer(-127, 127);
+                    codes.push(code);
+                    *x = code * scale;
+                }
+                scales.push(scale);
+            }
+            if dim == 0 {
+                scales = vec![1.0; self.k_shape[..self.k_shape.len() - 1].iter().product()];
+            }
+            (self.inputs[1 + i], self.inputs[K_SCALES + i]) = (codes, scales);
+        }
     }
 
     /// Where key `j` of a sequence is, in row-major order.
@@ -127,7 +173,7 @@ impl Data {
 
     pub(super) fn kv(&self, p: &AttentionProblem, b: usize, j: usize, h: usize) -> [&[f64]; 2] {
         let at = self.kv_at(p, b, j, h);
-        [&self.inputs[1][at..][..p.dim], &self.inputs[2][at..][..p.dim]]
+        [&self.kv[0][at..][..p.dim], &self.kv[1][at..][..p.dim]]
     }
 
     /// Where the mask's element for a score is.

@@ -38,6 +38,7 @@ impl Problem for AttentionProblem {
             AttentionProblem { sinks: false, ..base() },
             AttentionProblem { scale: None, ..base() },
             AttentionProblem { softcap: None, ..base() },
+            AttentionProblem { coded: false, ..base() },
             AttentionProblem { permuted: false, ..base() },
             AttentionProblem { poison: false, ..base() },
             AttentionProblem { pad: 0, ..base() },

@@ -26,6 +26,7 @@ impl Problem for CacheProblem {
             CacheProblem { dim: (self.dim / 2).max(1), ..base() },
             CacheProblem { dim: (self.dim - 1).max(1), ..base() },
             CacheProblem { pair: false, ..base() },
+            CacheProblem { coded: false, ..base() },
             CacheProblem { from: From::Host, ..base() },
             CacheProblem { pad: 0, ..base() },
             CacheProblem { offset: 0, ..base() },

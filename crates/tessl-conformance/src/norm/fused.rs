@@ -1,6 +1,6 @@
 //! Cases of `rms_norm` with a residual, `layer_norm` and `qk_norm`.
 
-use crate::data::{Mem, Placed, compare, representable};
+use crate::data::{Mem, Placed, compare, format_of, representable};
 use crate::env::{Env, NORM_PAIRS, Outcome};
 use crate::rowwise::{self, Operand, RowCase, Wanted};
 use crate::suite::Case;
@@ -18,6 +18,10 @@ pub(crate) enum Norm {
     BeforeIntoY,
     /// `y = (norm(x) + residual) * scale`.
     After,
+    /// `h = (norm(x) + residual) * scale`, `z = norm(h)`.
+    Between,
+    /// The same, and what may be in place is z.
+    BetweenIntoZ,
     /// With mean and bias.
     Layer,
     /// Two inputs, two weights.
@@ -26,7 +30,8 @@ pub(crate) enum Norm {
 
 impl Norm {
     /// Everything.
-    pub(crate) const ALL: [Norm; 5] = [Norm::Before, Norm::BeforeIntoY, Norm::After, Norm::Layer, Norm::Qk];
+    pub(crate) const ALL: [Norm; 7] =
+        [Norm::Before, Norm::BeforeIntoY, Norm::After, Norm::Between, Norm::BetweenIntoZ, Norm::Layer, Norm::Qk];
 
     /// The operation.
     pub(crate) fn op(self) -> &'static str {
@@ -94,6 +99,8 @@ impl FusedNorm {
             Norm::Before => run!(rms(&t[4]).residual(&t[1], &t[3]), RmsNorm),
             Norm::BeforeIntoY => run!(rms(&t[3]).residual(&t[1], &t[4]), RmsNorm),
             Norm::After => run!(rms(&t[3]).then_add(&t[1]), RmsNorm),
+            Norm::Between => run!(rms(&t[4]).then_add(&t[1]).then_norm(&t[3], &t[5]), RmsNorm),
+            Norm::BetweenIntoZ => run!(rms(&t[5]).then_add(&t[1]).then_norm(&t[3], &t[4]), RmsNorm),
             Norm::Layer => {
                 let op = LayerNorm::new(&t[0], &t[1], t.last().unwrap_or(&t[0])).eps(self.eps);
                 run!(if self.bias { op.bias(&t[2]) } else { op }, LayerNorm)
@@ -110,6 +117,7 @@ impl FusedNorm {
         match self.norm {
             Norm::Before | Norm::BeforeIntoY => (vec![x, x, w], vec![x, x]),
             Norm::After => (vec![x, x, w], vec![x]),
+            Norm::Between | Norm::BetweenIntoZ => (vec![x, x, w, w], vec![x, x]),
             Norm::Layer if self.bias => (vec![x, w, w], vec![x]),
             Norm::Layer => (vec![x, w], vec![x]),
             Norm::Qk => (vec![x, x, w, w], vec![x, x]),
@@ -121,6 +129,27 @@ impl FusedNorm {
         let (n, offset) = (self.rows.n.max(1), f64::from(self.offset));
         let values = x.chunks(n).flat_map(|row| rms_norm(row, |i| weight[i], self.eps.into(), offset));
         values.enumerate().map(|(at, y)| (y, bound::rms_norm(n, y, weight[at % n], offset))).collect()
+    }
+
+    /// The same of `(norm(x) + residual) * scale`.
+    fn sum(&self, data: &[Vec<f64>], scale: f64) -> Wanted {
+        let sum = |((y, error), r): ((f64, f64), &f64)| {
+            let t = y + r;
+            let first = error + bound::rounding(t.abs() + error);
+            (t * scale, scale.abs() * first + bound::rounding(t * scale))
+        };
+        self.normal(&data[0], &data[2]).into_iter().zip(&data[1]).map(sum).collect()
+    }
+
+    /// The same of the norm of a row of sums, which are stored with a rounding of their type.
+    fn again(&self, sums: &[(f64, f64)], weight: &[f64]) -> Wanted {
+        let (eps, offset) = (f64::from(self.eps), f64::from(self.offset));
+        let (h, errors): (Vec<f64>, Vec<f64>) =
+            sums.iter().map(|&(h, error)| (h, bound::stored(error, h, format_of(self.pair.0)))).unzip();
+        let z = rms_norm(&h, |i| weight[i], eps, offset);
+        let passed_on = bound::rms_norm_of(&h, &errors, |i| weight[i] + offset, eps);
+        let all = z.into_iter().zip(passed_on).enumerate();
+        all.map(|(i, (z, error))| (z, error + bound::rms_norm(h.len(), z.abs() + error, weight[i], offset))).collect()
     }
 
     fn want(&self, data: &[Vec<f64>]) -> Vec<Wanted> {
@@ -137,13 +166,11 @@ impl FusedNorm {
                 };
                 vec![data[0].chunks(n).flat_map(row).collect()]
             }
-            Norm::After => {
-                let sum = |((y, error), r): ((f64, f64), &f64)| {
-                    let t = y + r;
-                    let first = error + bound::rounding(t.abs() + error);
-                    (t * scale, scale.abs() * first + bound::rounding(t * scale))
-                };
-                vec![self.normal(&data[0], &data[2]).into_iter().zip(&data[1]).map(sum).collect()]
+            Norm::After => vec![self.sum(data, scale)],
+            Norm::Between | Norm::BetweenIntoZ => {
+                let h = self.sum(data, scale);
+                let z = h.chunks(n).flat_map(|row| self.again(row, &data[3])).collect();
+                if self.norm == Norm::Between { vec![h, z] } else { vec![z, h] }
             }
             Norm::Before | Norm::BeforeIntoY => {
                 // Exact in every type, by the choice of the data.
@@ -181,7 +208,7 @@ pub(crate) fn descs() -> Vec<Desc> {
     for ((dtype, weight), align) in NORM_PAIRS.into_iter().flat_map(|p| [1, 7].map(|a| (p, a))) {
         let (rows, n) = (5, 33);
         let align = if dtype == DType::F32 { align.max(2) } else { align };
-        for residual in [NormResidual::Before, NormResidual::After] {
+        for residual in [NormResidual::Before, NormResidual::After, NormResidual::Between] {
             all.push(Desc::RmsNorm(RmsNormDesc { rows, n, dtype, weight, residual, align }));
         }
         all.push(Desc::LayerNorm(LayerNormDesc { rows, n, dtype, weight, align }));
@@ -206,14 +233,14 @@ fn options(env: &Env, norm: Norm, pair: (DType, DType)) -> Outcome {
     env.thin(problems).iter().try_for_each(|p| p.check(env)).into()
 }
 
-/// A sum and its norm in one call have the bits of two calls.
+/// A sum and its norm in one call have the bits of two calls, whether or not what is added is a norm itself.
 fn as_two_calls(env: &Env, pair: (DType, DType)) -> Result<(), String> {
     let text = |e: tessl::Error| e.to_string();
     let mut rng = Rng::new(env.seed);
     for n in [33, 512, 9000] {
         let mut rows = [(); 2].map(|()| Placed::new(pair.0, &[3, n], &[n, 1], 0));
         let mut weight = Placed::new(pair.1, &[n], &[1], 0);
-        let mut outputs = [(); 4].map(|()| Placed::new(pair.0, &[3, n], &[n, 1], 0));
+        let mut outputs = [(); 8].map(|()| Placed::new(pair.0, &[3, n], &[n, 1], 0));
         let same = Mem::with(env, BufferKind::Cold, |mem| {
             for place in rows.iter_mut().chain([&mut weight]) {
                 place.allocate(mem)?;
@@ -223,16 +250,18 @@ fn as_two_calls(env: &Env, pair: (DType, DType)) -> Result<(), String> {
             }
             outputs.iter_mut().try_for_each(|y| y.allocate(mem).and_then(|()| y.fill_output(mem, |_| f64::NAN)))?;
             let ([x, r], w) = ([rows[0].view()?, rows[1].view()?], weight.view()?);
-            let y = outputs.each_ref().map(Placed::view);
-            let [Ok(h), Ok(y), Ok(sum), Ok(norm)] = y else { return Err("a view".into()) };
-            RmsNorm::new(&x, &w, &y).residual(&r, &h).run().map_err(text)?;
-            Add::new(&x, &r, &sum).run().map_err(text)?;
-            RmsNorm::new(&sum, &w, &norm).run().map_err(text)?;
+            let y: Vec<Tensor> = outputs.iter().map(Placed::view).collect::<Result<_, _>>()?;
+            RmsNorm::new(&x, &w, &y[1]).residual(&r, &y[0]).run().map_err(text)?;
+            Add::new(&x, &r, &y[2]).run().map_err(text)?;
+            RmsNorm::new(&y[2], &w, &y[3]).run().map_err(text)?;
+            RmsNorm::new(&x, &w, &y[4]).then_add(&r).then_norm(&w, &y[5]).run().map_err(text)?;
+            RmsNorm::new(&x, &w, &y[6]).then_add(&r).run().map_err(text)?;
+            RmsNorm::new(&y[6], &w, &y[7]).run().map_err(text)?;
             if !env.computes {
                 return Ok(true);
             }
             let bytes: Vec<Vec<u8>> = outputs.iter().map(Placed::fetch_output).collect::<Result<_, _>>()?;
-            Ok(bytes[..2] == bytes[2..])
+            Ok(bytes[..2] == bytes[2..4] && bytes[4..6] == bytes[6..])
         })?;
         if !same {
             return Err(format!("rows of {n}: not the bits of two calls"));

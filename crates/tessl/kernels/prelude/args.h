@@ -340,6 +340,12 @@ struct AttentionArgs {
   ulong o_b;
   ulong o_t;
   ulong o_h;
+  ulong ks_b;
+  ulong ks_t;
+  ulong ks_h;
+  ulong vs_b;
+  ulong vs_t;
+  ulong vs_h;
   ulong m_b;
   ulong m_h;
   ulong m_t;
@@ -366,6 +372,8 @@ struct AttentionArgs {
   uint window;
   uint mask;
   uint has_sinks;
+  uint coded;
+  uint unused;
   uint tile;
   uint tiles;
   uint split;
@@ -374,7 +382,7 @@ struct AttentionArgs {
   float softcap;
   float inverse_softcap;
 };
-static_assert(sizeof(AttentionArgs) == 272, "args layout");
+static_assert(sizeof(AttentionArgs) == 328, "args layout");
 struct CombineArgs {
   ulong o_b;
   ulong o_t;
@@ -402,6 +410,12 @@ struct CacheArgs {
   ulong d_b;
   ulong d_t;
   ulong d_h;
+  ulong e_b;
+  ulong e_t;
+  ulong e_h;
+  ulong f_b;
+  ulong f_t;
+  ulong f_h;
   ulong table_s;
   ulong start_s;
   ulong start;
@@ -419,9 +433,53 @@ struct CacheArgs {
   uint vectors_of_one;
   uint step_rows;
   uint step_vectors;
+  uint groups;
+};
+static_assert(sizeof(CacheArgs) == 232, "args layout");
+struct SortByExpertArgs {
+  ulong e_s0;
+  ulong e_s1;
+  ulong e_s2;
+  ulong p_s0;
+  ulong p_s1;
+  ulong p_s2;
+  uint choices;
+  uint r1;
+  uint r2;
+  uint each;
+  uint experts;
+  uint is_signed;
+  uint groups;
   uint unused;
 };
-static_assert(sizeof(CacheArgs) == 184, "args layout");
+static_assert(sizeof(SortByExpertArgs) == 80, "args layout");
+struct CombineExpertsArgs {
+  ulong y_s0;
+  ulong y_s1;
+  ulong y_s2;
+  ulong r_s0;
+  ulong r_s1;
+  ulong r_s2;
+  ulong p_s0;
+  ulong p_s1;
+  ulong p_s2;
+  ulong w_s0;
+  ulong w_s1;
+  ulong w_s2;
+  ulong x_s;
+  ulong rows;
+  uint r1;
+  uint r2;
+  uint n;
+  uint vectors;
+  uint step_rows;
+  uint step_vectors;
+  uint each;
+  uint places;
+  uint weights_typed;
+  uint residual;
+};
+static_assert(sizeof(CombineExpertsArgs) == 152, "args layout");
 struct NormQkvRopeArgs {
   ulong x_b;
   ulong x_t;

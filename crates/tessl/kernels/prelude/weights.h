@@ -222,4 +222,24 @@ DEVFN float dot_run(bool wide, const thread float* w, const device X* x) {
   return sum;
 }
 
+// Rows of a coded cache are signed bytes, with one scale each.
+//
+// Codes i .. i + 3 of a row of n as floats; 0 beyond its end. `wide`: the row starts on 16 bytes.
+DEVFN float4 codes4(const device uchar* row, uint i, uint n, bool wide) {
+  uint word = 0;
+  if (wide && i + 4 <= n) {
+    word = *(const device uint*)(row + i);
+  } else {
+    for (uint e = 0; e < 4; e++) word |= i + e < n ? uint(row[i + e]) << (8 * e) : 0u;
+  }
+  return float4(signed_byte(word), signed_byte(word >> 8), signed_byte(word >> 16), signed_byte(word >> 24));
+}
+
+// The code of x where one over the scale is `inverse`. x * inverse is below 128: adding 1.5 * 2^23 rounds it to the nearest
+// whole number, ties to even.
+DEVFN uchar code_of(float x, float inverse) {
+  const float whole = x * inverse + 12582912.0f - 12582912.0f;
+  return uchar(uint(int(whole)) & 255u);
+}
+
 }  // namespace quant

@@ -11,12 +11,17 @@
 //             attention_combine joins them in order. attention_tiles: tiles of rows by 32 keys, results in registers.
 //             The last number is the largest head: 128, 256 or 512 elements; a smaller one leaves lanes idle.
 // Access      VEC16: all rows of q, k, v and out start on 16 bytes, and four elements are accessed at once; else one.
+// Coded       CODED: k and v are 8-bit codes, each row with a scale; a row is decoded as it is read (prelude/weights.h).
 // Tail        elements from `dim` on and keys beyond the end count as 0 and as hidden.
 // Special     a hidden key is skipped, not multiplied by 0: NaN in its k and v has no effect. NaN elsewhere makes its rows
 //             NaN. A row that sees nothing is 0.
 // Faults      a length or cumulative length above its capacity: kind 3, its place and value; a page outside of memory: kind
 //             1, its place in the table. Rows that need it are not written.
+// variant: VEC16=0 CODED=0
+// variant: VEC16=1 CODED=0
+// variant: VEC16=1 CODED=1
 FCONST(bool, VEC16, 0);
+FCONST(bool, CODED, 1);
 
 constant constexpr uint THREADS = 128;
 constant constexpr uint SIMDGROUPS = THREADS / 32;
@@ -222,6 +227,18 @@ DEVFN float4 load4(const device T* row, uint i, uint n) {
                 i + 2 < n ? float(row[i + 2]) : 0.0f, i + 3 < n ? float(row[i + 3]) : 0.0f);
 }
 
+// The same of row `at` of keys or values, whose scale is number `scale_at`.
+template <typename T>
+DEVFN float4 load_kv(const device T* rows, const device float* scales, ulong at, ulong scale_at, uint i, uint n) {
+  if (CODED) return quant::codes4((const device uchar*)rows + at, i, n, VEC16) * scales[scale_at];
+  return load4<T>(rows + at, i, n);
+}
+
+// Where the row of a place is, or its scale, by these strides.
+DEVFN ulong kv_at(Place at, uint head, ulong outer, ulong inner, ulong by_head) {
+  return at.outer * outer + at.inner * inner + head * by_head;
+}
+
 template <typename T>
 DEVFN void store4(device T* row, uint i, uint n, float4 v) {
   if (VEC16 && i + 4 <= n) {
@@ -247,7 +264,8 @@ template <typename T, uint SIZE>
 DEVFN void attend_rows(const device T* q, const device T* k, const device T* v, const device uchar* mask,
                        const device float* sinks, const device uint* starts, const device uint* lengths,
                        const device uint* table, const device uint* cu_q, device T* out, device float* parts,
-                       constant AttentionArgs& p, STATUS_PARAMS, threadgroup float* shared, threadgroup float* state,
+                       const device float* k_scales, const device float* v_scales, constant AttentionArgs& p,
+                       STATUS_PARAMS, threadgroup float* shared, threadgroup float* state,
                        threadgroup uint* flag, uint group, uint tid, uint lane, uint sg) {
   constexpr uint N = SIZE / 128;
   constexpr uint PAIR = 2;
@@ -309,13 +327,14 @@ DEVFN void attend_rows(const device T* q, const device T* k, const device T* v, 
       for (uint u = 0; u < PAIR; u++) {
         const uint j = min(first + u, high - 1);
         at[u] = place_of(s, j, table, p);
-        const device T* key = k + (at[u].outer * p.k_b + at[u].inner * p.k_t + head * p.k_h);
+        const ulong key = kv_at(at[u], head, p.k_b, p.k_t, p.k_h);
+        const ulong key_scale = kv_at(at[u], head, p.ks_b, p.ks_t, p.ks_h);
         float products[ROWS];
 #pragma unroll
         for (uint r = 0; r < ROWS; r++) products[r] = 0.0f;
 #pragma unroll
         for (uint i = 0; i < N; i++) {
-          const float4 x = load4<T>(key, i * 128 + lane * 4, p.dim);
+          const float4 x = load_kv<T>(k, k_scales, key, key_scale, i * 128 + lane * 4, p.dim);
 #pragma unroll
           for (uint r = 0; r < ROWS; r++) products[r] += dot4(query[r][i], x);
         }
@@ -345,10 +364,11 @@ DEVFN void attend_rows(const device T* q, const device T* k, const device T* v, 
       }
 #pragma unroll
       for (uint u = 0; u < PAIR; u++) {
-        const device T* value = v + (at[u].outer * p.v_b + at[u].inner * p.v_t + head * p.v_h);
+        const ulong value = kv_at(at[u], head, p.v_b, p.v_t, p.v_h);
+        const ulong value_scale = kv_at(at[u], head, p.vs_b, p.vs_t, p.vs_h);
 #pragma unroll
         for (uint i = 0; i < N; i++) {
-          const float4 x = load4<T>(value, i * 128 + lane * 4, p.dim);
+          const float4 x = load_kv<T>(v, v_scales, value, value_scale, i * 128 + lane * 4, p.dim);
 #pragma unroll
           for (uint r = 0; r < ROWS; r++) {
             if (!(scores[r][u] < 0.0f)) sums[r][i] = sums[r][i] + x * scores[r][u];
@@ -422,8 +442,9 @@ DEVFN void attend_rows(const device T* q, const device T* k, const device T* v, 
 template <typename T, uint SIZE>
 DEVFN void attend_tiles(const device T* q, const device T* k, const device T* v, const device uchar* mask,
                         const device float* sinks, const device uint* starts, const device uint* lengths,
-                        const device uint* table, const device uint* cu_q, device T* out, constant AttentionArgs& p,
-                        STATUS_PARAMS, threadgroup float* weights, threadgroup float* stage, threadgroup uint* flag,
+                        const device uint* table, const device uint* cu_q, device T* out, const device float* k_scales,
+                        const device float* v_scales, constant AttentionArgs& p, STATUS_PARAMS,
+                        threadgroup float* weights, threadgroup float* stage, threadgroup uint* flag,
                         uint group, uint tid) {
   constexpr uint TILE = 8192 / SIZE;
   constexpr uint R = TILE / 16;
@@ -478,7 +499,7 @@ DEVFN void attend_tiles(const device T* q, const device T* k, const device T* v,
       }
       const uint mine = key0 + (tid >> 2);
       const Place at = place_of(s, min(mine, high - 1), table, p);
-      const device T* key = k + (at.outer * p.k_b + at.inner * p.k_t + head * p.k_h);
+      const ulong key = kv_at(at, head, p.k_b, p.k_t, p.k_h), key_scale = kv_at(at, head, p.ks_b, p.ks_t, p.ks_h);
       const uint quad = (tid & 3) * 4;
       for (uint d0 = 0; d0 < p.dim; d0 += DEPTH) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -493,7 +514,7 @@ DEVFN void attend_tiles(const device T* q, const device T* k, const device T* v,
             queries[(quad + 3) * QUERY_PITCH + row] = x.w;
           }
         }
-        const float4 x = load4<T>(key, d0 + quad, p.dim);
+        const float4 x = load_kv<T>(k, k_scales, key, key_scale, d0 + quad, p.dim);
         keys[quad * PITCH + (tid >> 2)] = x.x;
         keys[(quad + 1) * PITCH + (tid >> 2)] = x.y;
         keys[(quad + 2) * PITCH + (tid >> 2)] = x.z;
@@ -551,7 +572,8 @@ DEVFN void attend_tiles(const device T* q, const device T* k, const device T* v,
           float4 x = float4(0.0f);
           if (j < high) {
             const Place at = place_of(s, j, table, p);
-            x = load4<T>(v + (at.outer * p.v_b + at.inner * p.v_t + head * p.v_h), i, p.dim);
+            const ulong value = kv_at(at, head, p.v_b, p.v_t, p.v_h);
+            x = load_kv<T>(v, v_scales, value, kv_at(at, head, p.vs_b, p.vs_t, p.vs_h), i, p.dim);
           }
           *(threadgroup float4*)(stage + slot * 4) = x;
         }
@@ -638,233 +660,231 @@ DEVFN void combine_rows(const device float* parts, const device float* sinks, de
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f32_128)
 KERNEL(attention_rows_f32_128, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 128);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<float, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<float, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f32_128)
 KERNEL(attention_tiles_f32_128, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 64 * PITCH);
   TG(float, stage, 1568);
   TG(uint, flag, 1);
-  attend_tiles<float, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<float, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f32_256)
 KERNEL(attention_rows_f32_256, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 256);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<float, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<float, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f32_256)
 KERNEL(attention_tiles_f32_256, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 32 * PITCH);
   TG(float, stage, 1056);
   TG(uint, flag, 1);
-  attend_tiles<float, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<float, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f32_512)
 KERNEL(attention_rows_f32_512, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 512);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<float, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<float, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f32_512)
 KERNEL(attention_tiles_f32_512, 128, IN(float, q, 0), IN(float, k, 1), IN(float, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(float, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(float, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 16 * PITCH);
   TG(float, stage, 1024);
   TG(uint, flag, 1);
-  attend_tiles<float, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<float, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_combine_f32)
 KERNEL(attention_combine_f32, 128, IN(float, parts, 0), IN(float, sinks, 1), OUT(float, out, 2),
        ARGS(CombineArgs, p, 3)) {
   combine_rows<float>(parts, sinks, out, p, gpu_tg.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f16_128)
 KERNEL(attention_rows_f16_128, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 128);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<half, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<half, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f16_128)
 KERNEL(attention_tiles_f16_128, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 64 * PITCH);
   TG(float, stage, 1568);
   TG(uint, flag, 1);
-  attend_tiles<half, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<half, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f16_256)
 KERNEL(attention_rows_f16_256, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 256);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<half, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<half, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f16_256)
 KERNEL(attention_tiles_f16_256, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 32 * PITCH);
   TG(float, stage, 1056);
   TG(uint, flag, 1);
-  attend_tiles<half, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<half, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_f16_512)
 KERNEL(attention_rows_f16_512, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 512);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<half, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<half, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_f16_512)
 KERNEL(attention_tiles_f16_512, 128, IN(half, q, 0), IN(half, k, 1), IN(half, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(half, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(half, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 16 * PITCH);
   TG(float, stage, 1024);
   TG(uint, flag, 1);
-  attend_tiles<half, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<half, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_combine_f16)
 KERNEL(attention_combine_f16, 128, IN(float, parts, 0), IN(float, sinks, 1), OUT(half, out, 2),
        ARGS(CombineArgs, p, 3)) {
   combine_rows<half>(parts, sinks, out, p, gpu_tg.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_bf16_128)
 KERNEL(attention_rows_bf16_128, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 128);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<bfloat, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<bfloat, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_bf16_128)
 KERNEL(attention_tiles_bf16_128, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 64 * PITCH);
   TG(float, stage, 1568);
   TG(uint, flag, 1);
-  attend_tiles<bfloat, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<bfloat, 128>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_bf16_256)
 KERNEL(attention_rows_bf16_256, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 256);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<bfloat, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<bfloat, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_bf16_256)
 KERNEL(attention_tiles_bf16_256, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 32 * PITCH);
   TG(float, stage, 1056);
   TG(uint, flag, 1);
-  attend_tiles<bfloat, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<bfloat, 256>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_rows_bf16_512)
 KERNEL(attention_rows_bf16_512, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, shared, ROWS * 512);
   TG(float, state, 2 * ROWS);
   TG(uint, flag, 1);
-  attend_rows<bfloat, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, p, STATUS_PASS, shared, state, flag,
-                       gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  attend_rows<bfloat, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, parts, k_scales, v_scales, p,
+                       STATUS_PASS, shared, state, flag, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_tiles_bf16_512)
 KERNEL(attention_tiles_bf16_512, 128, IN(bfloat, q, 0), IN(bfloat, k, 1), IN(bfloat, v, 2), IN(uchar, mask, 3),
        IN(float, sinks, 4), IN(uint, starts, 5), IN(uint, lengths, 6), IN(uint, table, 7), IN(uint, cu_q, 8),
-       OUT(bfloat, out, 9), OUT(float, parts, 10), ARGS(AttentionArgs, p, 11), STATUS(12)) {
+       OUT(bfloat, out, 9), OUT(float, parts, 10), IN(float, k_scales, 11), IN(float, v_scales, 12),
+       ARGS(AttentionArgs, p, 13), STATUS(14)) {
   TG(float, weights, 16 * PITCH);
   TG(float, stage, 1024);
   TG(uint, flag, 1);
-  attend_tiles<bfloat, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, p, STATUS_PASS, weights, stage, flag,
-                        gpu_tg.x, gpu_tid.x);
+  attend_tiles<bfloat, 512>(q, k, v, mask, sinks, starts, lengths, table, cu_q, out, k_scales, v_scales, p,
+                        STATUS_PASS, weights, stage, flag, gpu_tg.x, gpu_tid.x);
 }
 #endif
-
 #if !defined(ONE_ENTRY) || defined(ENTRY_attention_combine_bf16)
 KERNEL(attention_combine_bf16, 128, IN(float, parts, 0), IN(float, sinks, 1), OUT(bfloat, out, 2),
        ARGS(CombineArgs, p, 3)) {

@@ -1,6 +1,7 @@
 // rms_norm:      y[r, i] = norm(x[r])[i]
 // add_rms_norm:  h[r, i] = (x[r, i] + res[r, i]) * scale, rounded;  y[r, i] = norm(h[r])[i]
 // rms_norm_add:  y[r, i] = (norm(x[r])[i] + res[r, i]) * scale
+// rms_norm_add_rms_norm:  h[r, i] = (norm(x[r])[i] + res[r, i]) * scale, rounded;  y[r, i] = norm(h[r])[i] with w2
 //                norm(x)[i] = x[i] * 1 / sqrt(mean_i(x[i]^2) + eps) * (w[i] + weight_offset)
 // layer_norm:    y[r, i] = (x[r, i] - mean_i x[r, i]) * 1 / sqrt(var_i(x[r, i]) + eps) * w[i] + bias[i]
 // qk_norm:       norm of each row of q and of k, with a weight for each of the two
@@ -60,8 +61,8 @@ DEVFN uint4 sum16(uint4 a, uint4 b, float scale) {
   return pack16<X>(v);
 }
 
-// Where a residual is added: nowhere, to x, to what is normalised.
-constant constexpr uint NONE = 0, BEFORE = 1, AFTER = 2;
+// Where a residual is added: nowhere, to x, to what is normalised, to that and the sum is normalised again.
+constant constexpr uint NONE = 0, BEFORE = 1, AFTER = 2, BETWEEN = 3;
 
 // One element of y from one of x (or h).
 template <typename X, typename W, uint RESIDUAL>
@@ -86,10 +87,10 @@ DEVFN uint4 finish16(uint4 u, const device W* w, const device X* res, float scal
   return pack16<X>(v);
 }
 
-// One row, element by element. Without BEFORE, h is x.
+// One row, element by element. h is y where it is not another output, and w2 w where there is no second norm.
 template <typename X, typename W, uint RESIDUAL>
-DEVFN void rms_row_scalar(const device X* x, const device W* w, const device X* res, device X* h, device X* y,
-                          constant RmsNormArgs& p, float inv_n, float sum_scale, threadgroup float* part, uint tid,
+DEVFN void rms_row_scalar(const device X* x, const device W* w, const device W* w2, const device X* res, device X* h,
+                          device X* y, constant RmsNormArgs& p, float inv_n, float sum_scale, threadgroup float* part, uint tid,
                           uint lane, uint sg) {
   float sum = 0.0f;
   for (uint i = tid; i < p.n; i += THREADS) {
@@ -98,17 +99,26 @@ DEVFN void rms_row_scalar(const device X* x, const device W* w, const device X* 
     sum += float(v) * float(v);
   }
   sum = group_sum(sum, part, lane, sg);
-  const float scale = inverse_root(sum * inv_n + p.eps);
-  const device X* from = RESIDUAL == BEFORE ? (const device X*)h : x;
+  float scale = inverse_root(sum * inv_n + p.eps);
+  if constexpr (RESIDUAL == BETWEEN) {
+    sum = 0.0f;
+    for (uint i = tid; i < p.n; i += THREADS) {
+      const X v = h[i] = finish<X, W, AFTER>(x[i], w[i], res + i, scale, p, sum_scale);
+      sum += float(v) * float(v);
+    }
+    sum = group_sum(sum, part + SIMDGROUPS, lane, sg);
+    scale = inverse_root(sum * inv_n + p.eps);
+  }
+  const device X* from = RESIDUAL == BEFORE || RESIDUAL == BETWEEN ? (const device X*)h : x;
   for (uint i = tid; i < p.n; i += THREADS) {
-    y[i] = finish<X, W, RESIDUAL>(from[i], w[i], res + i, scale, p, sum_scale);
+    y[i] = finish<X, W, RESIDUAL>(from[i], w2[i], res + i, scale, p, sum_scale);
   }
 }
 
 // One row in 16-byte vectors; the first KEEP of each thread are read from memory once.
 template <typename X, typename W, uint RESIDUAL>
-DEVFN void rms_row_vector(const device X* x, const device W* w, const device X* res, device X* h, device X* y,
-                          constant RmsNormArgs& p, float inv_n, float sum_scale, threadgroup float* part, uint tid,
+DEVFN void rms_row_vector(const device X* x, const device W* w, const device W* w2, const device X* res, device X* h,
+                          device X* y, constant RmsNormArgs& p, float inv_n, float sum_scale, threadgroup float* part, uint tid,
                           uint lane, uint sg) {
   constexpr uint E = 16 / sizeof(X);
   const uint vectors = p.n / E;
@@ -143,26 +153,47 @@ DEVFN void rms_row_vector(const device X* x, const device W* w, const device X* 
     sum += float(v) * float(v);
   }
   sum = group_sum(sum, part, lane, sg);
-  const float scale = inverse_root(sum * inv_n + p.eps);
+  float scale = inverse_root(sum * inv_n + p.eps);
+
+  if constexpr (RESIDUAL == BETWEEN) {
+    sum = 0.0f;
+#pragma unroll
+    for (uint j = 0; j < KEEP; j++) {
+      const uint i = tid + j * THREADS;
+      if (i < vectors) hv[i] = kept[j] = finish16<X, W, AFTER>(kept[j], w + i * E, res + i * E, scale, p, sum_scale);
+      sum += square_sum16<X>(kept[j]);
+    }
+#pragma unroll 1
+    for (uint i = tid + KEEP * THREADS; i < vectors; i += THREADS) {
+      const uint4 v = hv[i] = finish16<X, W, AFTER>(xv[i], w + i * E, res + i * E, scale, p, sum_scale);
+      sum += square_sum16<X>(v);
+    }
+    if (tail < p.n) {
+      const X v = h[tail] = finish<X, W, AFTER>(x[tail], w[tail], res + tail, scale, p, sum_scale);
+      sum += float(v) * float(v);
+    }
+    sum = group_sum(sum, part + SIMDGROUPS, lane, sg);
+    scale = inverse_root(sum * inv_n + p.eps);
+  }
 
 #pragma unroll
   for (uint j = 0; j < KEEP; j++) {
     const uint i = tid + j * THREADS;
-    if (i < vectors) yv[i] = finish16<X, W, RESIDUAL>(kept[j], w + i * E, res + i * E, scale, p, sum_scale);
+    if (i < vectors) yv[i] = finish16<X, W, RESIDUAL>(kept[j], w2 + i * E, res + i * E, scale, p, sum_scale);
   }
-  const device X* from = RESIDUAL == BEFORE ? (const device X*)h : x;
+  const device X* from = RESIDUAL == BEFORE || RESIDUAL == BETWEEN ? (const device X*)h : x;
   const device uint4* again = (const device uint4*)from;
 #pragma unroll 2
   for (uint i = tid + KEEP * THREADS; i < vectors; i += THREADS)
-    yv[i] = finish16<X, W, RESIDUAL>(again[i], w + i * E, res + i * E, scale, p, sum_scale);
-  if (tail < p.n) y[tail] = finish<X, W, RESIDUAL>(from[tail], w[tail], res + tail, scale, p, sum_scale);
+    yv[i] = finish16<X, W, RESIDUAL>(again[i], w2 + i * E, res + i * E, scale, p, sum_scale);
+  if (tail < p.n) y[tail] = finish<X, W, RESIDUAL>(from[tail], w2[tail], res + tail, scale, p, sum_scale);
 }
 
 // `part` has two halves used in turn, so that one barrier a row is enough: a slot is written again only after every
-// thread has passed the barrier of the row between.
+// thread has passed the barrier of the row between. Of BETWEEN each row takes both halves, one for each of its sums.
 template <typename X, typename W, uint RESIDUAL>
-DEVFN void rms_rows(const device X* x, const device W* w, const device X* res, const device float* layer_scale,
-                    device X* h, device X* y, constant RmsNormArgs& p, threadgroup float* part, uint group, uint tid,
+DEVFN void rms_rows(const device X* x, const device W* w, const device W* w2, const device X* res,
+                    const device float* layer_scale, device X* h, device X* y, constant RmsNormArgs& p, threadgroup float* part, uint group, uint tid,
                     uint lane, uint sg) {
   GRID_RELEASE;
   GRID_WAIT;
@@ -178,11 +209,11 @@ DEVFN void rms_rows(const device X* x, const device W* w, const device X* res, c
     device X* yr = y + row_offset(row, p.r1, p.r2, p.y_s0, p.y_s1, p.y_s2);
     threadgroup float* slots = part + half_used * SIMDGROUPS;
     if (VEC16) {
-      rms_row_vector<X, W, RESIDUAL>(xr, w, rr, hr, yr, p, inv_n, sum_scale, slots, tid, lane, sg);
+      rms_row_vector<X, W, RESIDUAL>(xr, w, w2, rr, hr, yr, p, inv_n, sum_scale, slots, tid, lane, sg);
     } else {
-      rms_row_scalar<X, W, RESIDUAL>(xr, w, rr, hr, yr, p, inv_n, sum_scale, slots, tid, lane, sg);
+      rms_row_scalar<X, W, RESIDUAL>(xr, w, w2, rr, hr, yr, p, inv_n, sum_scale, slots, tid, lane, sg);
     }
-    half_used ^= 1;
+    if constexpr (RESIDUAL != BETWEEN) half_used ^= 1;
   }
 }
 
@@ -308,87 +339,117 @@ DEVFN void qk_rows(const device X* q, const device X* k, const device W* qw, con
 
 KERNEL(rms_norm_f32_f32, 256, IN_ALIASED(float, x, 0), IN(float, w, 1), OUT(float, y, 2), ARGS(RmsNormArgs, p, 3)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<float, float, NONE>(x, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<float, float, NONE>(x, w, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_f16_f16, 256, IN_ALIASED(half, x, 0), IN(half, w, 1), OUT(half, y, 2), ARGS(RmsNormArgs, p, 3)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, half, NONE>(x, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, half, NONE>(x, w, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_bf16_bf16, 256, IN_ALIASED(bfloat, x, 0), IN(bfloat, w, 1), OUT(bfloat, y, 2), ARGS(RmsNormArgs, p, 3)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, bfloat, NONE>(x, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, bfloat, NONE>(x, w, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_f16_f32, 256, IN_ALIASED(half, x, 0), IN(float, w, 1), OUT(half, y, 2), ARGS(RmsNormArgs, p, 3)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, float, NONE>(x, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, float, NONE>(x, w, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_bf16_f32, 256, IN_ALIASED(bfloat, x, 0), IN(float, w, 1), OUT(bfloat, y, 2), ARGS(RmsNormArgs, p, 3)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, float, NONE>(x, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, float, NONE>(x, w, w, x, (const device float*)x, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(add_rms_norm_f32_f32, 256, IN_ALIASED(float, x, 0), IN(float, w, 1), IN_ALIASED(float, res, 2),
        IN_ALIASED(float, scale, 3), OUT(float, h, 4), OUT(float, y, 5), ARGS(RmsNormArgs, p, 6)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<float, float, BEFORE>(x, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<float, float, BEFORE>(x, w, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(add_rms_norm_f16_f16, 256, IN_ALIASED(half, x, 0), IN(half, w, 1), IN_ALIASED(half, res, 2),
        IN_ALIASED(float, scale, 3), OUT(half, h, 4), OUT(half, y, 5), ARGS(RmsNormArgs, p, 6)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, half, BEFORE>(x, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, half, BEFORE>(x, w, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(add_rms_norm_bf16_bf16, 256, IN_ALIASED(bfloat, x, 0), IN(bfloat, w, 1), IN_ALIASED(bfloat, res, 2),
        IN_ALIASED(float, scale, 3), OUT(bfloat, h, 4), OUT(bfloat, y, 5), ARGS(RmsNormArgs, p, 6)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, bfloat, BEFORE>(x, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, bfloat, BEFORE>(x, w, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(add_rms_norm_f16_f32, 256, IN_ALIASED(half, x, 0), IN(float, w, 1), IN_ALIASED(half, res, 2),
        IN_ALIASED(float, scale, 3), OUT(half, h, 4), OUT(half, y, 5), ARGS(RmsNormArgs, p, 6)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, float, BEFORE>(x, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, float, BEFORE>(x, w, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(add_rms_norm_bf16_f32, 256, IN_ALIASED(bfloat, x, 0), IN(float, w, 1), IN_ALIASED(bfloat, res, 2),
        IN_ALIASED(float, scale, 3), OUT(bfloat, h, 4), OUT(bfloat, y, 5), ARGS(RmsNormArgs, p, 6)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, float, BEFORE>(x, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, float, BEFORE>(x, w, w, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_add_f32_f32, 256, IN_ALIASED(float, x, 0), IN(float, w, 1), IN_ALIASED(float, res, 2),
        IN_ALIASED(float, scale, 3), OUT(float, y, 4), ARGS(RmsNormArgs, p, 5)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<float, float, AFTER>(x, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<float, float, AFTER>(x, w, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_add_f16_f16, 256, IN_ALIASED(half, x, 0), IN(half, w, 1), IN_ALIASED(half, res, 2),
        IN_ALIASED(float, scale, 3), OUT(half, y, 4), ARGS(RmsNormArgs, p, 5)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, half, AFTER>(x, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, half, AFTER>(x, w, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_add_bf16_bf16, 256, IN_ALIASED(bfloat, x, 0), IN(bfloat, w, 1), IN_ALIASED(bfloat, res, 2),
        IN_ALIASED(float, scale, 3), OUT(bfloat, y, 4), ARGS(RmsNormArgs, p, 5)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, bfloat, AFTER>(x, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, bfloat, AFTER>(x, w, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_add_f16_f32, 256, IN_ALIASED(half, x, 0), IN(float, w, 1), IN_ALIASED(half, res, 2),
        IN_ALIASED(float, scale, 3), OUT(half, y, 4), ARGS(RmsNormArgs, p, 5)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<half, float, AFTER>(x, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<half, float, AFTER>(x, w, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(rms_norm_add_bf16_f32, 256, IN_ALIASED(bfloat, x, 0), IN(float, w, 1), IN_ALIASED(bfloat, res, 2),
        IN_ALIASED(float, scale, 3), OUT(bfloat, y, 4), ARGS(RmsNormArgs, p, 5)) {
   TG(float, part, 2 * SIMDGROUPS);
-  rms_rows<bfloat, float, AFTER>(x, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+  rms_rows<bfloat, float, AFTER>(x, w, w, res, scale, y, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(rms_norm_add_rms_norm_f32_f32, 256, IN_ALIASED(float, x, 0), IN(float, w, 1), IN_ALIASED(float, res, 2),
+       IN_ALIASED(float, scale, 3), IN(float, w2, 4), OUT(float, h, 5), OUT(float, y, 6), ARGS(RmsNormArgs, p, 7)) {
+  TG(float, part, 2 * SIMDGROUPS);
+  rms_rows<float, float, BETWEEN>(x, w, w2, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(rms_norm_add_rms_norm_f16_f16, 256, IN_ALIASED(half, x, 0), IN(half, w, 1), IN_ALIASED(half, res, 2),
+       IN_ALIASED(float, scale, 3), IN(half, w2, 4), OUT(half, h, 5), OUT(half, y, 6), ARGS(RmsNormArgs, p, 7)) {
+  TG(float, part, 2 * SIMDGROUPS);
+  rms_rows<half, half, BETWEEN>(x, w, w2, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(rms_norm_add_rms_norm_bf16_bf16, 256, IN_ALIASED(bfloat, x, 0), IN(bfloat, w, 1), IN_ALIASED(bfloat, res, 2),
+       IN_ALIASED(float, scale, 3), IN(bfloat, w2, 4), OUT(bfloat, h, 5), OUT(bfloat, y, 6), ARGS(RmsNormArgs, p, 7)) {
+  TG(float, part, 2 * SIMDGROUPS);
+  rms_rows<bfloat, bfloat, BETWEEN>(x, w, w2, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(rms_norm_add_rms_norm_f16_f32, 256, IN_ALIASED(half, x, 0), IN(float, w, 1), IN_ALIASED(half, res, 2),
+       IN_ALIASED(float, scale, 3), IN(float, w2, 4), OUT(half, h, 5), OUT(half, y, 6), ARGS(RmsNormArgs, p, 7)) {
+  TG(float, part, 2 * SIMDGROUPS);
+  rms_rows<half, float, BETWEEN>(x, w, w2, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
+}
+
+KERNEL(rms_norm_add_rms_norm_bf16_f32, 256, IN_ALIASED(bfloat, x, 0), IN(float, w, 1), IN_ALIASED(bfloat, res, 2),
+       IN_ALIASED(float, scale, 3), IN(float, w2, 4), OUT(bfloat, h, 5), OUT(bfloat, y, 6), ARGS(RmsNormArgs, p, 7)) {
+  TG(float, part, 2 * SIMDGROUPS);
+  rms_rows<bfloat, float, BETWEEN>(x, w, w2, res, scale, h, y, p, part, gpu_tg.x, gpu_tid.x, gpu_lane, gpu_sg);
 }
 
 KERNEL(layer_norm_f32_f32, 256, IN_ALIASED(float, x, 0), IN(float, w, 1), IN(float, bias, 2), OUT(float, y, 3),

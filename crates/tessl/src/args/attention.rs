@@ -29,6 +29,18 @@ args! {
         o_t: u64,
         /// out from head to head.
         o_h: u64,
+        /// Scales of k from sequence to sequence, or page to page.
+        ks_b: u64,
+        /// Scales of k from token to token.
+        ks_t: u64,
+        /// Scales of k from head to head.
+        ks_h: u64,
+        /// Scales of v from sequence to sequence, or page to page.
+        vs_b: u64,
+        /// Scales of v from token to token.
+        vs_t: u64,
+        /// Scales of v from head to head.
+        vs_h: u64,
         /// The mask from sequence to sequence.
         m_b: u64,
         /// The mask from head to head.
@@ -81,6 +93,10 @@ args! {
         mask: u32,
         /// Sinks take part (1).
         has_sinks: u32,
+        /// k and v are codes with scales (1).
+        coded: u32,
+        /// Nothing; keeps the size a multiple of 8.
+        unused: u32,
         /// Rows of one piece of work, as planned.
         tile: u32,
         /// Pieces that the rows of all sequences are cut into, at most.
@@ -148,6 +164,18 @@ args! {
         d_t: u64,
         /// d from head to head.
         d_h: u64,
+        /// Scales of c from sequence to sequence, or page to page.
+        e_b: u64,
+        /// Scales of c from slot to slot.
+        e_t: u64,
+        /// Scales of c from head to head.
+        e_h: u64,
+        /// Scales of d from sequence to sequence, or page to page.
+        f_b: u64,
+        /// Scales of d from slot to slot.
+        f_t: u64,
+        /// Scales of d from head to head.
+        f_h: u64,
         /// The table from sequence to sequence.
         table_s: u64,
         /// From one first position to the next.
@@ -182,7 +210,7 @@ args! {
         step_rows: u32,
         /// Vectors that it steps over beyond them.
         step_vectors: u32,
-        /// Nothing; keeps the size a multiple of 8.
-        unused: u32,
+        /// Threadgroups launched, where each walks rows.
+        groups: u32,
     }
 }

@@ -1,9 +1,11 @@
 //! Neural-network operations as data.
 
+mod experts;
 mod movement;
 mod norm;
 mod sample;
 
+pub use experts::{ExpertsDesc, ExpertsOp};
 pub use movement::{MovementDesc, MovementOp};
 pub(crate) use norm::norm_types;
 pub use norm::{LayerNormDesc, NormResidual, QkNormDesc, RmsNormDesc};

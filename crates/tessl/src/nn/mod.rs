@@ -40,6 +40,7 @@ mod check;
 mod desc;
 mod elementwise;
 mod embed;
+mod experts;
 mod mlp;
 mod movement;
 mod norm;
@@ -53,11 +54,12 @@ pub use attention::{Attention, AttentionDesc, CombineDesc};
 pub use cache::{CacheDesc, CacheOp, KvStore, RingDensify, Start};
 pub(crate) use desc::norm_types;
 pub use desc::{
-    ElementwiseDesc, ElementwiseOp, EmbedDesc, LayerNormDesc, MlpDesc, MlpOp, MovementDesc, MovementOp, NormResidual,
-    QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
+    ElementwiseDesc, ElementwiseOp, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MlpOp, MovementDesc,
+    MovementOp, NormResidual, QkNormDesc, ReduceDesc, ReduceOp, RmsNormDesc, RopeDesc, RopeStyle, SampleDesc, TopKDesc,
 };
 pub use elementwise::{Add, Cast, Mul, Scale};
 pub use embed::{Embedding, QuantizedEmbedding};
+pub use experts::{CombineExperts, SortByExpert};
 pub use mlp::{Activate, Glu};
 pub use movement::{Concat, Copy, GatherRows, ScatterAdd, ScatterRows, Transpose};
 pub use norm::{LayerNorm, QkNorm, RmsNorm};

@@ -23,18 +23,21 @@ const OP: &str = "rms_norm";
 /// | --- | --- | --- |
 /// | x | `[.., n]` | f32, f16, bf16 |
 /// | weight | `[n]` | x's, or f32 |
-/// | residual, h | x's | x's |
+/// | residual, h, z | x's | x's |
+/// | next_weight | `[n]` | the weight's |
 /// | layer_scale | a number, or a tensor of one element | f32 |
 /// | y | x's | x's |
 ///
 /// [`residual`](Self::residual) normalises a sum and keeps it: `h = (x + residual) * layer_scale`, `y = norm(h)`, as before
 /// each block of Llama; h is rounded first, so y has the bits that [`Add`](super::Add) and an `RmsNorm` of h would give.
-/// [`then_add`](Self::then_add) adds what is normalised: `y = (norm(x) + residual) * layer_scale`, as after each block of Gemma.
+/// [`then_add`](Self::then_add) adds what is normalised: `y = (norm(x) + residual) * layer_scale`, as after each block of
+/// Gemma, and [`then_norm`](Self::then_norm) normalises that sum again, as before its next block: `z = norm(y)` with a weight
+/// of its own, from the rounded y, so that z has the bits of an `RmsNorm` of y.
 ///
 /// Sums accumulate in f32, so 16-bit inputs do not overflow; an f32 row whose sum of squares passes the range of f32
 /// gives 0, as the formula in f32 does. The last stride of every operand is 1; up to three other axes may be strided on
-/// their own. y may be exactly x or exactly the residual, and so may h; y and h do not overlap. A NaN in a row makes the
-/// whole row NaN. Rows are counted in 32 bits and their elements in 31: more is `TooLarge`.
+/// their own. y may be exactly x or exactly the residual, and so may h and z; outputs do not overlap each other. A NaN in a
+/// row makes the whole row NaN. Rows are counted in 32 bits and their elements in 31: more is `TooLarge`.
 ///
 /// ```
 /// use tessl::{nn::RmsNorm, Device, GpuRuntime};
@@ -51,6 +54,9 @@ const OP: &str = "rms_norm";
 /// let stream = rt.from_slice(&[1.0f32, -1.0], &[1, 2])?;
 /// RmsNorm::new(&x, &w, &y).residual(&stream, &stream).run()?;
 /// assert_eq!(stream.read::<f32>()?, [4.0, 3.0]);
+///
+/// // What a block answers is normalised, added to the stream, and the stream is normalised for the next block.
+/// RmsNorm::new(&x, &w, &stream).then_add(&stream).then_norm(&w, &y).run()?;
 /// # Ok::<(), tessl::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -60,6 +66,8 @@ pub struct RmsNorm<'a> {
     weight: &'a Tensor,
     y: &'a Tensor,
     residual: Residual<'a>,
+    /// The weight and the result of a second norm.
+    next: Option<(&'a Tensor, &'a Tensor)>,
     layer_scale: Option<Scalar<'a, f32>>,
     eps: f32,
     offset: f32,
@@ -75,16 +83,16 @@ enum Residual<'a> {
 
 /// A call that has passed all checks. Operands that are not there are x or y.
 struct Checked<'a> {
-    call: Call<'a, 6>,
+    call: Call<'a, 8>,
     desc: RmsNormDesc,
-    /// x, residual, h, y.
+    /// x, residual, the sum, and what is normalised last.
     rows: Rows<4>,
 }
 
 impl<'a> RmsNorm<'a> {
     /// `eps` is 1e-6 and the weight offset 0.
     pub fn new(x: &'a Tensor, weight: &'a Tensor, y: &'a Tensor) -> Self {
-        RmsNorm { x, weight, y, residual: Residual::None, layer_scale: None, eps: 1e-6, offset: 0.0 }
+        RmsNorm { x, weight, y, residual: Residual::None, next: None, layer_scale: None, eps: 1e-6, offset: 0.0 }
     }
 
     /// Added to the mean square.
@@ -112,6 +120,13 @@ impl<'a> RmsNorm<'a> {
         self
     }
 
+    /// Normalises y, the sum of [`then_add`](Self::then_add), once more, with `weight` and the same eps and weight offset,
+    /// and writes z.
+    pub fn then_norm(mut self, weight: &'a Tensor, z: &'a Tensor) -> Self {
+        self.next = Some((weight, z));
+        self
+    }
+
     /// Multiplies the sum with the residual; 1 without.
     pub fn layer_scale(mut self, scale: impl Into<Scalar<'a, f32>>) -> Self {
         self.layer_scale = Some(scale.into());
@@ -120,24 +135,39 @@ impl<'a> RmsNorm<'a> {
 
     fn check(&self) -> Result<Checked<'a>> {
         let (x, w, y) = (self.x, self.weight, self.y);
-        let (residual, h, kind) = match self.residual {
-            Residual::None => (x, y, NormResidual::None),
-            Residual::Before { residual, h } => (residual, h, NormResidual::Before),
-            Residual::After { residual } => (residual, y, NormResidual::After),
+        let (residual, h, kind) = match (self.residual, self.next) {
+            (Residual::None, _) => (x, y, NormResidual::None),
+            (Residual::Before { residual, h }, _) => (residual, h, NormResidual::Before),
+            (Residual::After { residual }, None) => (residual, y, NormResidual::After),
+            (Residual::After { residual }, Some(_)) => (residual, y, NormResidual::Between),
         };
         let scale = match self.layer_scale {
             Some(Scalar::Device(scale)) => scale,
             _ => x,
         };
-        let operands = [("x", x), ("weight", w), ("residual", residual), ("layer_scale", scale), ("y", y), ("h", h)];
+        let (next_weight, z) = self.next.unwrap_or((w, y));
+        let operands = [
+            ("x", x),
+            ("weight", w),
+            ("residual", residual),
+            ("layer_scale", scale),
+            ("y", y),
+            ("h", h),
+            ("next_weight", next_weight),
+            ("z", z),
+        ];
         let call = Call::new(OP, operands)?;
         call.float(0)?;
         let dtype = x.dtype();
         call.dtype(1, &[dtype, DType::F32], "f32 or the dtype of `x`")?;
-        [2, 4, 5].into_iter().try_for_each(|i| call.dtype(i, &[dtype], "the dtype of `x`"))?;
-        weight_shape(&call, 1)?;
-        [2, 4, 5].into_iter().try_for_each(|i| call.same_shape(i, 0))?;
-        [0, 1, 2, 4, 5].into_iter().try_for_each(|i| call.unit_stride(i))?;
+        [2, 4, 5, 7].into_iter().try_for_each(|i| call.dtype(i, &[dtype], "the dtype of `x`"))?;
+        call.dtype(6, &[w.dtype()], "the dtype of `weight`")?;
+        [1, 6].into_iter().try_for_each(|i| weight_shape(&call, i))?;
+        [2, 4, 5, 7].into_iter().try_for_each(|i| call.same_shape(i, 0))?;
+        [0, 1, 2, 4, 5, 6, 7].into_iter().try_for_each(|i| call.unit_stride(i))?;
+        if self.next.is_some() && kind != NormResidual::Between {
+            return Err(Error::shape(OP, "next_weight", "given without a sum before it", "it comes with then_add()"));
+        }
         match self.layer_scale {
             Some(_) if kind == NormResidual::None => {
                 let expected = "it comes with residual() or then_add()";
@@ -152,13 +182,23 @@ impl<'a> RmsNorm<'a> {
         }
         // A scale in memory has another shape, or is x itself: as an operand it is never exactly an output.
         match kind {
-            NormResidual::Before => [4, 5].into_iter().try_for_each(|i| call.output(i, &[0, 2, 3]))?,
-            _ => call.output(4, &[0, 2, 3, 5])?,
+            NormResidual::Before => {
+                call.output(4, &[0, 2, 3, 7])?;
+                call.output(5, &[0, 2, 3])?;
+            }
+            NormResidual::Between => {
+                call.output(4, &[0, 2, 3, 5])?;
+                call.output(7, &[0, 2, 3])?;
+            }
+            NormResidual::None | NormResidual::After => call.output(4, &[0, 2, 3, 5, 7])?,
         }
+        // What is written last.
+        let last = if kind == NormResidual::Between { ("z", z) } else { ("y", y) };
         check_scalars(OP, self.eps, self.offset)?;
-        let rows = Rows::new(OP, [("x", x), ("residual", residual), ("h", h), ("y", y)])?;
-        let views = [x, residual, h, y];
-        let align = (0..4).map(|i| rows.align(i, views[i])).min().unwrap_or_default().min(w.alignment([]));
+        let rows = Rows::new(OP, [("x", x), ("residual", residual), ("h", h), last])?;
+        let views = [x, residual, h, last.1];
+        let weights = w.alignment([]).min(next_weight.alignment([]));
+        let align = (0..4).map(|i| rows.align(i, views[i])).min().unwrap_or_default().min(weights);
         let desc = RmsNormDesc { rows: rows.count, n: rows.n, dtype, weight: w.dtype(), residual: kind, align };
         Ok(Checked { call, desc, rows })
     }
@@ -205,11 +245,12 @@ impl<'a> RmsNorm<'a> {
             scale,
         };
         let launch = Launch { op: OP, rt, plan, pipeline: prepared.pipeline, args: bytemuck::bytes_of(&args) };
-        let [x, w, r, s, y, h] = call.operands.map(|(_, tensor)| tensor);
+        let [x, w, r, s, y, h, next_weight, z] = call.operands.map(|(_, tensor)| tensor);
         match residual {
             NormResidual::None => launch.run(stream, &[x, w], &[y]),
             NormResidual::Before => launch.run(stream, &[x, w, r, s], &[h, y]),
             NormResidual::After => launch.run(stream, &[x, w, r, s], &[y]),
+            NormResidual::Between => launch.run(stream, &[x, w, r, s, next_weight], &[y, z]),
         }
     }
 }

@@ -2,12 +2,18 @@
 //!
 //! Kernels are `kv_store_{bits}_{isa}` (bindings k, v, first positions, table, caches of k and v) and
 //! `ring_densify_{bits}_{isa}` (ring, first positions, out); copies are the same on every instruction set.
+//! `kv_store_coded_{dtype}_{isa}` has scales of k and v behind the caches (`codes.rs`).
+
+mod codes;
 
 use super::call::{KernelCall, KernelFn};
 use super::registry::Builtin;
 use super::rows::{Part, for_each_isa, for_each_part};
 use crate::args::CacheArgs;
+use crate::dtype::DType;
 use crate::error::FaultKind;
+
+pub(super) use codes::rows_of_chunk;
 
 /// What a kernel reports.
 pub(super) type Fault = (FaultKind, u64, i64);
@@ -106,8 +112,8 @@ impl Cache<'_> {
     }
 }
 
-/// Reports the first token without a place, then stores the others.
-unsafe fn store(call: &KernelCall<'_>, size: usize) {
+/// A store, after the first token without a place has been reported.
+fn reported<'a>(call: &KernelCall<'a>, size: usize) -> Cache<'a> {
     let args: &CacheArgs = call.args();
     let p = |i: usize| call.binding(i).ptr;
     let all = Cache { args, size, starts: p(2).cast(), table: p(3).cast(), sides: [(p(0), p(4)), (p(1), p(5))] };
@@ -119,6 +125,11 @@ unsafe fn store(call: &KernelCall<'_>, size: usize) {
     {
         call.fault(kind, index, value);
     }
+    all
+}
+
+unsafe fn store(call: &KernelCall<'_>, size: usize) {
+    let (args, all): (&CacheArgs, _) = (call.args(), reported(call, size));
     let sides = usize::from(args.vectors > args.vectors_of_one) + 1;
     for_each_part(call, args.rows, args.n, &|part| {
         let all = &all;
@@ -140,14 +151,19 @@ unsafe fn densify(call: &KernelCall<'_>, size: usize) {
 
 macro_rules! kernels {
     ($isa:literal, $which:expr, $s:ty) => {
-        kernels! { $isa, $which, $s; "kv_store_16" store 2, "kv_store_32" store 4,
-            "ring_densify_16" densify 2, "ring_densify_32" densify 4 }
+        kernels! { $isa, $which, $s;
+            "kv_store_16" |call| store(call, 2), "kv_store_32" |call| store(call, 4),
+            "kv_store_coded_f32" |call| codes::store::<$s>(call, DType::F32),
+            "kv_store_coded_f16" |call| codes::store::<$s>(call, DType::F16),
+            "kv_store_coded_bf16" |call| codes::store::<$s>(call, DType::Bf16),
+            "ring_densify_8" |call| densify(call, 1), "ring_densify_16" |call| densify(call, 2),
+            "ring_densify_32" |call| densify(call, 4) }
     };
-    ($isa:literal, $which:expr, $s:ty; $($name:literal $function:ident $size:literal),*) => {
+    ($isa:literal, $which:expr, $s:ty; $($name:literal |$call:ident| $body:expr),*) => {
         &[$({
-            unsafe fn entry(call: &KernelCall<'_>) {
+            unsafe fn entry($call: &KernelCall<'_>) {
                 // SAFETY: forwarded.
-                unsafe { $function(call, $size) }
+                unsafe { $body }
             }
             Builtin { module: "cache", name: concat!($name, "_", $isa), isa: $which, function: entry as KernelFn }
         }),*]

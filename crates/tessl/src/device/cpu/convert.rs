@@ -16,6 +16,7 @@ pub(super) unsafe fn element(p: *const u8, dtype: DType) -> f32 {
         match dtype {
             DType::F16 => f16::from_bits(p.cast::<u16>().read_unaligned()).to_f32(),
             DType::Bf16 => f32::from_bits(u32::from(p.cast::<u16>().read_unaligned()) << 16),
+            DType::I8 => f32::from(*p.cast::<i8>()),
             DType::F8E4M3 => E4M3[usize::from(*p)],
             DType::F8E5M2 => E5M2[usize::from(*p)],
             _ => p.cast::<f32>().read_unaligned(),
@@ -51,6 +52,7 @@ pub(super) unsafe fn load<S: Simd>(p: *const u8, dtype: DType) -> S::V {
         match dtype {
             DType::F16 => S::load_f16(p.cast()),
             DType::Bf16 => S::load_bf16(p.cast()),
+            DType::I8 => S::load_i8(p.cast()),
             _ => S::load(p.cast()),
         }
     }
@@ -79,7 +81,7 @@ pub(super) unsafe fn widen<S: Simd>(src: *const u8, dtype: DType, dst: *mut f32,
                     *dst.add(i) = element(src.add(2 * i), DType::Bf16);
                 }
             }
-            DType::F8E4M3 | DType::F8E5M2 => {
+            DType::I8 | DType::F8E4M3 | DType::F8E5M2 => {
                 for i in 0..n {
                     *dst.add(i) = element(src.add(i), dtype);
                 }

@@ -18,7 +18,9 @@ impl Function for Add {
     const INPUTS: usize = 2;
     #[inline(always)]
     fn apply(self, a: &mut [f32], b: &[f32]) {
-        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        for (a, b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
     }
 }
 
@@ -29,7 +31,9 @@ impl Function for Mul {
     const INPUTS: usize = 2;
     #[inline(always)]
     fn apply(self, a: &mut [f32], b: &[f32]) {
-        a.iter_mut().zip(b).for_each(|(a, b)| *a *= b);
+        for (a, b) in a.iter_mut().zip(b) {
+            *a *= b;
+        }
     }
 }
 
@@ -41,7 +45,9 @@ impl Function for Scale {
     const OUTPUT: usize = 2;
     #[inline(always)]
     fn apply(self, x: &mut [f32], _: &[f32]) {
-        x.iter_mut().for_each(|x| *x *= self.0);
+        for x in x.iter_mut() {
+            *x *= self.0;
+        }
     }
 }
 

@@ -59,7 +59,9 @@ impl Task for Embed<'_> {
                 for at in (0..part.columns).step_by(RUN) {
                     let count = RUN.min(part.columns - at);
                     widen::<S>(from.add(at * size), self.dtype, v.as_mut_ptr(), count);
-                    v.iter_mut().for_each(|v| *v *= a.scale);
+                    for v in v.iter_mut() {
+                        *v *= a.scale;
+                    }
                     narrow::<S>(v.as_ptr(), to.add(at * size), self.dtype, count);
                 }
             }

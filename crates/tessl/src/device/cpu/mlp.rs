@@ -31,7 +31,9 @@ impl Function for Gated {
     #[inline(always)]
     fn apply(self, gate: &mut [f32], up: &[f32]) {
         activate(gate, self.0);
-        gate.iter_mut().zip(up).for_each(|(g, u)| *g *= u);
+        for (g, u) in gate.iter_mut().zip(up) {
+            *g *= u;
+        }
     }
 }
 

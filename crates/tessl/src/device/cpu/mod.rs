@@ -11,6 +11,7 @@ mod call;
 mod convert;
 mod elementwise;
 mod embed;
+mod experts;
 mod gemm;
 mod isa;
 mod memory;

@@ -1,7 +1,8 @@
 //! Root-mean-square normalisation: `y = norm(x)`, `norm(x) = x * rsqrt(mean(x^2) + eps) * (w + weight_offset)`.
 //!
 //! Kernels are `rms_norm_{x}_{weight}_{isa}` (bindings x, w, y), `add_rms_norm_..` (`h = (x + res) * scale`, `y = norm(h)`;
-//! bindings x, w, res, scale, h, y) and `rms_norm_add_..` (`y = (norm(x) + res) * scale`; bindings x, w, res, scale, y).
+//! bindings x, w, res, scale, h, y), `rms_norm_add_..` (`y = (norm(x) + res) * scale`; bindings x, w, res, scale, y) and
+//! `rms_norm_add_rms_norm_..` (`h` is that sum, `y = norm(h)` with the second weight; bindings x, w, res, scale, w2, h, y).
 //! Outputs may be exactly x or res. Sums of squares are f32 in eight vectors, added in a fixed order.
 
 mod layer;
@@ -42,6 +43,8 @@ struct Kind {
 struct Rows<'a> {
     x: *const u8,
     w: *const u8,
+    /// The weight of a second norm, or w.
+    next: *const u8,
     res: *const u8,
     h: *mut u8,
     y: *mut u8,
@@ -66,30 +69,53 @@ impl Task for Rows<'_> {
             unsafe {
                 let res = self.res.add(at([a.r_s0, a.r_s1, a.r_s2]));
                 let y = self.y.add(at([a.y_s0, a.y_s1, a.y_s2]));
-                let mut x = self.x.add(at([a.x_s0, a.x_s1, a.x_s2]));
-                if kind.residual == NormResidual::Before {
-                    let h = self.h.add(at([a.h_s0, a.h_s1, a.h_s2]));
-                    add::<S>(x, res, h, kind.x, n, self.sum_scale);
-                    x = h;
-                }
-                #[allow(clippy::cast_precision_loss)] // Exact up to 2^24; above, the error is that of one rounding.
-                let scale = 1.0 / (squares::<S>(x, kind.x, n) / n as f32 + a.eps).sqrt();
-                let (mut xs, mut ws) = ([0.0f32; RUN], [0.0f32; RUN]);
-                for start in (0..n).step_by(RUN) {
-                    let count = RUN.min(n - start);
-                    widen::<S>(x.add(start * size), kind.x, xs.as_mut_ptr(), count);
-                    widen::<S>(self.w.add(start * kind.w.size()), kind.w, ws.as_mut_ptr(), count);
-                    for (x, w) in xs.iter_mut().zip(&ws) {
-                        *x = *x * scale * (w + a.weight_offset);
+                let x = self.x.add(at([a.x_s0, a.x_s1, a.x_s2]));
+                let h = self.h.add(at([a.h_s0, a.h_s1, a.h_s2]));
+                match kind.residual {
+                    NormResidual::None => self.normalise::<S>(x, self.w, None, y),
+                    NormResidual::After => self.normalise::<S>(x, self.w, Some(res), y),
+                    NormResidual::Before => {
+                        add::<S>(x, res, h, kind.x, n, self.sum_scale);
+                        self.normalise::<S>(h, self.w, None, y);
                     }
-                    if kind.residual == NormResidual::After {
-                        widen::<S>(res.add(start * size), kind.x, ws.as_mut_ptr(), count);
-                        for (x, r) in xs.iter_mut().zip(&ws) {
-                            *x = (*x + r) * self.sum_scale;
-                        }
+                    NormResidual::Between => {
+                        self.normalise::<S>(x, self.w, Some(res), h);
+                        self.normalise::<S>(h, self.next, None, y);
                     }
-                    narrow::<S>(xs.as_ptr(), y.add(start * size), kind.x, count);
                 }
+            }
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// `y = norm(x)`, or `(norm(x) + res) * scale`, for one row.
+    ///
+    /// # Safety
+    /// All have n elements; y is apart from the inputs or exactly one of them.
+    #[inline(always)]
+    unsafe fn normalise<S: Simd>(&self, x: *const u8, w: *const u8, res: Option<*const u8>, y: *mut u8) {
+        let (a, n, kind) = (self.args, self.args.n as usize, self.kind);
+        let size = kind.x.size();
+        let (mut xs, mut ws) = ([0.0f32; RUN], [0.0f32; RUN]);
+        // SAFETY: forwarded.
+        unsafe {
+            #[allow(clippy::cast_precision_loss)] // Exact up to 2^24; above, the error is that of one rounding.
+            let scale = 1.0 / (squares::<S>(x, kind.x, n) / n as f32 + a.eps).sqrt();
+            for start in (0..n).step_by(RUN) {
+                let count = RUN.min(n - start);
+                widen::<S>(x.add(start * size), kind.x, xs.as_mut_ptr(), count);
+                widen::<S>(w.add(start * kind.w.size()), kind.w, ws.as_mut_ptr(), count);
+                for (x, w) in xs.iter_mut().zip(&ws) {
+                    *x = *x * scale * (w + a.weight_offset);
+                }
+                if let Some(res) = res {
+                    widen::<S>(res.add(start * size), kind.x, ws.as_mut_ptr(), count);
+                    for (x, r) in xs.iter_mut().zip(&ws) {
+                        *x = (*x + r) * self.sum_scale;
+                    }
+                }
+                narrow::<S>(xs.as_ptr(), y.add(start * size), kind.x, count);
             }
         }
     }
@@ -157,10 +183,11 @@ unsafe fn rms_norm<S: Simd>(call: &KernelCall<'_>, kind: Kind) {
     let args: &RmsNormArgs = call.args();
     let at = |i| call.binding(i).ptr;
     let (x, w) = (at(0), at(1));
-    let [res, h, y] = match kind.residual {
-        NormResidual::None => [x, at(2), at(2)],
-        NormResidual::Before => [at(2), at(4), at(5)],
-        NormResidual::After => [at(2), at(4), at(4)],
+    let [res, h, y, next] = match kind.residual {
+        NormResidual::None => [x, at(2), at(2), w],
+        NormResidual::Before => [at(2), at(4), at(5), w],
+        NormResidual::After => [at(2), at(4), at(4), w],
+        NormResidual::Between => [at(2), at(5), at(6), at(4)],
     };
     let sum_scale = if kind.residual != NormResidual::None && args.scale_from_memory != 0 {
         // SAFETY: the scale is a tensor of one f32.
@@ -168,7 +195,7 @@ unsafe fn rms_norm<S: Simd>(call: &KernelCall<'_>, kind: Kind) {
     } else {
         args.scale
     };
-    let all = Rows { x, w, res, h, y, kind, sum_scale, args, first: 0, count: args.rows };
+    let all = Rows { x, w, next, res, h, y, kind, sum_scale, args, first: 0, count: args.rows };
     let step = rows_of_chunk(args.n);
     let chunks = usize::try_from(args.rows.div_ceil(step)).expect("INVARIANT: rows lie in memory");
     call.pool().run(chunks, &|chunk| {
@@ -210,7 +237,8 @@ macro_rules! kernels {
         norm_kernels! { $isa, $which, $s;
             "rms_norm" |c, x, w| rms_norm::<$s>(c, Kind { x, w, residual: NormResidual::None }),
             "add_rms_norm" |c, x, w| rms_norm::<$s>(c, Kind { x, w, residual: NormResidual::Before }),
-            "rms_norm_add" |c, x, w| rms_norm::<$s>(c, Kind { x, w, residual: NormResidual::After })
+            "rms_norm_add" |c, x, w| rms_norm::<$s>(c, Kind { x, w, residual: NormResidual::After }),
+            "rms_norm_add_rms_norm" |c, x, w| rms_norm::<$s>(c, Kind { x, w, residual: NormResidual::Between })
         }
     };
 }

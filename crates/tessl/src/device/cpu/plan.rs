@@ -38,6 +38,7 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Rope(d) => nn::rope(d, profile.isa),
         Desc::Embed(d) => nn::embed(d, profile.isa),
         Desc::Movement(d) => nn::movement(d, profile.isa),
+        Desc::Experts(d) => nn::experts(d, profile.isa),
         Desc::TopK(d) => nn::top_k(d, profile.isa),
         Desc::Sample(d) => nn::sample(d, profile.isa),
         Desc::Quant(d) => quant::product(d, profile.isa),

@@ -117,6 +117,34 @@ impl<'a> Heads<'a> {
         self.call.binding(binding).ptr.wrapping_add(offset as usize * self.dtype.size())
     }
 
+    /// What the norm multiplies a row with.
+    ///
+    /// # Safety
+    /// `x` has k elements of `dtype`.
+    #[inline(always)]
+    #[allow(clippy::cast_precision_loss)] // Exact up to 2^24; above, the error is that of one rounding.
+    unsafe fn scale<S: Simd>(&self, x: *const u8, dtype: DType) -> f32 {
+        let k = self.args.k;
+        // SAFETY: forwarded.
+        1.0 / (unsafe { squares::<S>(x, dtype, k as usize) } / k as f32 + self.args.eps).sqrt()
+    }
+
+    /// Multiplies up to [`RUN`] values with `scale` and with the elements of a norm's weight from `start` on.
+    ///
+    /// # Safety
+    /// `weight` has that many elements.
+    #[inline(always)]
+    unsafe fn weigh<S: Simd>(&self, weight: *const u8, start: usize, values: &mut [f32], scale: f32) {
+        let mut weights = [0.0f32; RUN];
+        // SAFETY: forwarded.
+        unsafe {
+            widen::<S>(weight.add(start * self.norm.size()), self.norm, weights.as_mut_ptr(), values.len());
+        }
+        for (v, w) in values.iter_mut().zip(&weights) {
+            *v *= scale * (w + self.args.weight_offset);
+        }
+    }
+
     /// The products, from the rows after the norm to the sums.
     fn multiply(&self, product: Product) {
         let a = self.args;
@@ -172,33 +200,23 @@ struct Prepare<'a> {
 
 impl Task for Prepare<'_> {
     #[inline(always)]
-    #[allow(clippy::cast_precision_loss)] // Exact up to 2^24; above, the error is that of one rounding.
     unsafe fn run<S: Simd>(self) {
         let (h, a) = (self.heads, self.heads.args);
         let (k, [b, t]) = (a.k as usize, h.split(self.row));
         let out = h.rows.wrapping_add(self.row * k);
         let x = h.at(0, [a.x_b, a.x_t, 0], [b, t, 0]);
         let binding = |i: usize| h.call.binding(i).ptr.cast_const();
-        let mut weights = [0.0f32; RUN];
         // SAFETY: the row is inside every operand, and the weights of norms have k elements.
         unsafe {
-            let scale = |x: *const u8, dtype: DType| 1.0 / (squares::<S>(x, dtype, k) / k as f32 + a.eps).sqrt();
-            let mut weigh = |weight: *const u8, start: usize, values: &mut [f32], scale: f32| {
-                widen::<S>(weight.add(start * h.norm.size()), h.norm, weights.as_mut_ptr(), values.len());
-                // Loops and no `for_each`, which is compiled apart, without the instruction set of the caller.
-                for (v, w) in values.iter_mut().zip(&weights) {
-                    *v *= scale * (w + a.weight_offset);
-                }
-            };
             let runs = || (0..k).step_by(RUN).map(|start| (start, RUN.min(k - start)));
             let mut from = x;
             if a.residual != 0 {
                 let (added, size) = (h.at(ADDED, [a.a_b, a.a_t, 0], [b, t, 0]), h.dtype.size());
-                let (sum, own) = (h.at(SUM, [a.s_b, a.s_t, 0], [b, t, 0]), scale(added, h.dtype));
+                let (sum, own) = (h.at(SUM, [a.s_b, a.s_t, 0], [b, t, 0]), h.scale::<S>(added, h.dtype));
                 let (mut values, mut old) = ([0.0f32; RUN], [0.0f32; RUN]);
                 for (start, count) in runs() {
                     widen::<S>(added.add(start * size), h.dtype, values.as_mut_ptr(), count);
-                    weigh(binding(POST), start, &mut values[..count], own);
+                    h.weigh::<S>(binding(POST), start, &mut values[..count], own);
                     widen::<S>(x.add(start * size), h.dtype, old.as_mut_ptr(), count);
                     for (v, x) in values.iter_mut().zip(&old) {
                         *v += x;
@@ -207,11 +225,11 @@ impl Task for Prepare<'_> {
                 }
                 from = sum;
             }
-            let own = scale(from, h.dtype);
+            let own = h.scale::<S>(from, h.dtype);
             for (start, count) in runs() {
                 let values = std::slice::from_raw_parts_mut(out.add(start), count);
                 widen::<S>(from.add(start * h.dtype.size()), h.dtype, values.as_mut_ptr(), count);
-                weigh(binding(1), start, values, own);
+                h.weigh::<S>(binding(1), start, values, own);
             }
             let (pairs, position) = (a.dims as usize / 2, h.position([b, t]));
             let angles = h.angles.add(2 * self.row * pairs);

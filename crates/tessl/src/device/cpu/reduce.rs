@@ -170,10 +170,14 @@ unsafe fn load_scores<S: Simd>(
     let count = HELD.min(n - start);
     let row = &mut held[..count];
     if args.scale != 1.0 {
-        row.iter_mut().for_each(|t| *t *= args.scale);
+        for t in row.iter_mut() {
+            *t *= args.scale;
+        }
     }
     if args.softcap > 0.0 {
-        row.iter_mut().for_each(|t| *t = args.softcap * tanh(*t * args.inverse_softcap));
+        for t in row.iter_mut() {
+            *t = args.softcap * tanh(*t * args.inverse_softcap);
+        }
     }
     let dtype = [DType::U8, DType::U8, DType::F32, DType::F16, DType::Bf16][args.mask as usize];
     match args.mask {
@@ -181,7 +185,9 @@ unsafe fn load_scores<S: Simd>(
         1 => {
             // SAFETY: forwarded.
             let mask = unsafe { std::slice::from_raw_parts(mask.add(start), count) };
-            row.iter_mut().zip(mask).for_each(|(t, &m)| *t = if m == 0 { f32::NEG_INFINITY } else { *t });
+            for (t, &m) in row.iter_mut().zip(mask) {
+                *t = if m == 0 { f32::NEG_INFINITY } else { *t };
+            }
         }
         _ => {
             for (i, t) in row.iter_mut().enumerate() {
@@ -225,7 +231,9 @@ unsafe fn softmax<S: Simd>(r: &Reduce<'_>, x: *const u8, mask: *const u8, y: *mu
                     }
                 }
             } else {
-                held[..used].iter_mut().for_each(|t| *t = exp(*t - most));
+                for t in &mut held[..used] {
+                    *t = exp(*t - most);
+                }
                 lanes = sum_of(&held[..used], lanes);
             }
         }
@@ -237,9 +245,21 @@ unsafe fn softmax<S: Simd>(r: &Reduce<'_>, x: *const u8, mask: *const u8, y: *mu
             }
             let row = &mut held[..used];
             match (log, once) {
-                (true, _) => row.iter_mut().for_each(|t| *t = (*t - most) - total),
-                (false, true) => row.iter_mut().for_each(|t| *t /= sum),
-                (false, false) => row.iter_mut().for_each(|t| *t = exp(*t - most) / sum),
+                (true, _) => {
+                    for t in row {
+                        *t = (*t - most) - total;
+                    }
+                }
+                (false, true) => {
+                    for t in row {
+                        *t /= sum;
+                    }
+                }
+                (false, false) => {
+                    for t in row {
+                        *t = exp(*t - most) / sum;
+                    }
+                }
             }
             narrow::<S>(held.as_ptr(), y.add(start * size), r.output, HELD.min(n - start));
         }

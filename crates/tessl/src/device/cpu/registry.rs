@@ -1,7 +1,9 @@
 //! The kernels built into the CPU device.
 
 use super::call::KernelFn;
-use super::{attention, cache, elementwise, embed, gemm, mlp, movement, norm, qkv, quant, reduce, rope, sample};
+use super::{
+    attention, cache, elementwise, embed, experts, gemm, mlp, movement, norm, qkv, quant, reduce, rope, sample,
+};
 use crate::device::Isa;
 
 /// One kernel.
@@ -27,6 +29,7 @@ pub(super) fn builtins() -> impl Iterator<Item = &'static Builtin> {
         elementwise::COPIES,
         embed::BUILTINS,
         mlp::BUILTINS,
+        experts::BUILTINS,
         movement::BUILTINS,
         movement::SCATTER,
         norm::BUILTINS,

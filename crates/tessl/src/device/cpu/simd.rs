@@ -56,6 +56,17 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn load_f16(p: *const u16) -> Self::V;
     /// Rounds to nearest even and stores `LANES` f16 elements.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
+    /// Loads and widens `LANES` i8 elements.
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        let mut lanes = [0.0f32; 16];
+        for (i, lane) in lanes[..Self::LANES].iter_mut().enumerate() {
+            // SAFETY: forwarded.
+            *lane = f32::from(unsafe { *p.add(i) });
+        }
+        // SAFETY: no instruction set has more than 16 lanes.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
     /// Transposes 4 x 4 words: `dst[j * to + i] = src[i * from + j]`.
     unsafe fn transpose4(src: *const u32, from: usize, dst: *mut u32, to: usize);
 

@@ -23,6 +23,7 @@ const MAX_TILES: u64 = i32::MAX as u64;
 pub(super) const NEEDS: &[Need] = &[
     (|_, profile| profile.tensor_ops, "no wgmma: it needs compute capability 9.0"),
     (|d, _| matches!(d.dtype, DType::Bf16 | DType::F16), "no wgmma: it multiplies bf16 and f16"),
+    (|d, _| !d.coded, "no wgmma: keys are in 8 bits"),
     (|d, _| d.queries_each() >= MIN_QUERIES, "no wgmma: too few queries for a tile"),
     (|d, _| d.keys > 0, "no wgmma: there are no keys"),
     (|d, _| d.page == 0, "no wgmma: keys are in pages"),
@@ -76,7 +77,8 @@ fn plan_of(tile: &AttentionTile, d: &AttentionDesc, profile: &DeviceProfile) -> 
         .constant("CONSUMERS", tile.consumers)
         .constant("BLOCK", tile.block)
         .constant("STAGES", tile.stages)
-        .constant("VEC16", 1);
+        .constant("VEC16", 1)
+        .constant("CODED", 0);
     let work = u32::try_from(work).ok()?;
     Some(Plan {
         kernel,

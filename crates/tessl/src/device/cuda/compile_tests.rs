@@ -104,7 +104,8 @@ fn every_tile_of_attention_compiles_without_spills_or_serialisation() {
             .constant("CONSUMERS", tile.consumers)
             .constant("BLOCK", tile.block)
             .constant("STAGES", tile.stages)
-            .constant("VEC16", 1);
+            .constant("VEC16", 1)
+            .constant("CODED", 0);
         let log = check(&nvrtc, 90, &key);
         let entry = if tile.consumers == 2 { "Used 168 registers" } else { "Used 128 registers" };
         assert!(log.contains(entry), "{tile:?}: {log}");
@@ -136,11 +137,15 @@ fn every_file_of_row_kernels_compiles() {
     let kernels = [
         ("attention", "attention_tiles_bf16_128"),
         ("cache", "kv_store_16"),
+        ("cache", "kv_store_coded_bf16"),
         ("elementwise", "add_bf16"),
         ("embed", "embedding_bf16"),
+        ("experts", "sort_by_expert"),
+        ("experts", "combine_experts_bf16"),
         ("mlp", "glu_bf16"),
         ("movement", "scatter_add_bf16"),
         ("norm", "add_rms_norm_bf16_bf16"),
+        ("norm", "rms_norm_add_rms_norm_bf16_f32"),
         ("norm", "layer_norm_bf16_f32"),
         ("norm", "qk_norm_bf16_bf16"),
         ("reduce", "softmax_bf16"),
@@ -149,7 +154,8 @@ fn every_file_of_row_kernels_compiles() {
         ("rope", "rope_half_bf16"),
     ];
     for (stem, name) in kernels {
-        check(&nvrtc, 90, &KernelKey::builtin(stem, name).constant("VEC16", 1));
+        // Attention alone has codes.
+        check(&nvrtc, 90, &KernelKey::builtin(stem, name).constant("VEC16", 1).constant("CODED", 1));
     }
 }
 

@@ -7,8 +7,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
-    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -115,6 +116,20 @@ pub(super) fn movement(desc: &MovementDesc, profile: &DeviceProfile) -> Result<P
 const TRANSPOSE_TILE: u32 = 32;
 const TRANSPOSE_REASON: &str = "tiles of 32 x 32 through shared memory";
 
+pub(super) fn experts(desc: &ExpertsDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let op = desc.op.name();
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    let kernel = KernelKey::builtin("experts", name);
+    match desc.op {
+        ExpertsOp::Sort => {
+            rows_of(op, desc.rows, profile)?;
+            let plan = plan(kernel.constant("VEC16", 0), [1, 1, 1], desc.n + 1, access(0), profile);
+            Ok(Plan { reason: "one block an expert, and one for what none has", ..plan })
+        }
+        ExpertsOp::Combine => map(op, kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile),
+    }
+}
+
 pub(super) fn top_k(desc: &TopKDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("top_k", desc.dtype.name(), DEVICE))?;
     selection("top_k", name, [desc.rows, desc.n.into()], profile)
@@ -178,6 +193,14 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
     let op = desc.op.name();
     let name = desc.kernel().ok_or_else(|| Error::unsupported(op, desc.dtype.name(), DEVICE))?;
+    if desc.coded {
+        let sides = 1 + u64::from(desc.pair);
+        let rows = rows_of(op, desc.rows.saturating_mul(sides), profile)?;
+        let each = ROW_THREADS / 32;
+        let kernel = KernelKey::builtin("cache", name).constant("VEC16", 0);
+        let plan = plan(kernel, [each, desc.n, 1], rows.div_ceil(each), access(0), profile);
+        return Ok(Plan { reason: "one simdgroup a row: its largest element, then its codes", ..plan });
+    }
     let vectors = |width| desc.vectors(width).into();
     vectors_of(op, KernelKey::builtin("cache", name), desc.rows, vectors, desc.dtype.size(), desc.align, profile)
 }

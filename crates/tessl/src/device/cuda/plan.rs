@@ -31,6 +31,7 @@ pub fn plan(desc: &Desc, profile: &DeviceProfile) -> Result<Plan> {
         Desc::Rope(desc) => nn::rope(desc, profile),
         Desc::Embed(desc) => nn::embed(desc, profile),
         Desc::Movement(desc) => nn::movement(desc, profile),
+        Desc::Experts(desc) => nn::experts(desc, profile),
         Desc::TopK(desc) => nn::top_k(desc, profile),
         Desc::Sample(desc) => nn::sample(desc, profile),
         Desc::Quant(desc) => nn::quant(desc, profile),

@@ -325,6 +325,7 @@ fn prefill() -> AttentionDesc {
         kv_heads: 2,
         dim: 128,
         dtype: DType::Bf16,
+        coded: false,
         causal: true,
         window: false,
         packed: false,
@@ -349,6 +350,7 @@ fn attention_says_why_it_does_not_take_the_matrix_units() {
     let small = DeviceProfile { shared_bytes: 99 << 10, ..h200.clone() };
     let wrong = [
         (AttentionDesc { dtype: DType::F32, ..prefill() }, h200),
+        (AttentionDesc { coded: true, ..prefill() }, h200),
         (AttentionDesc { queries: MIN_QUERIES - 1, ..prefill() }, h200),
         (AttentionDesc { keys: 0, ..prefill() }, h200),
         (AttentionDesc { page: 64, ..prefill() }, h200),

@@ -74,6 +74,12 @@ pub(super) const MODULES: &[Module] = &[
         text: include_str!("../../../kernels/simt/movement.metal"),
     },
     Module {
+        stem: "experts",
+        file: "experts.metal",
+        extra: &[],
+        text: include_str!("../../../kernels/simt/experts.metal"),
+    },
+    Module {
         stem: "sample",
         file: "sample.metal",
         extra: &[],

@@ -5,8 +5,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, NormQkvRopeDesc,
-    QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    NormQkvRopeDesc, QkNormDesc, QuantDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc,
+    norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -93,6 +94,18 @@ pub(super) fn movement(desc: &MovementDesc, profile: &DeviceProfile) -> Result<P
     })
 }
 
+pub(super) fn experts(desc: &ExpertsDesc, profile: &DeviceProfile) -> Result<Plan> {
+    let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
+    let kernel = KernelKey::builtin("experts", name);
+    Ok(match desc.op {
+        ExpertsOp::Sort => {
+            let reason = "one threadgroup an expert, and one for what none has";
+            plan(kernel, [1, 1, 1], u64::from(desc.n) + 1, false, reason, profile)
+        }
+        ExpertsOp::Combine => map(kernel, [desc.rows, desc.n.into()], desc.dtype.size(), desc.align, profile),
+    })
+}
+
 pub(super) fn top_k(desc: &TopKDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported("top_k", desc.dtype.name(), "metal"))?;
     Ok(selection(name, [desc.rows, desc.n.into()], profile))
@@ -156,6 +169,11 @@ pub(super) fn quant_embed(desc: &QuantEmbedDesc, profile: &DeviceProfile) -> Res
 pub(super) fn cache(desc: &CacheDesc, profile: &DeviceProfile) -> Result<Plan> {
     let name = desc.kernel().ok_or_else(|| Error::unsupported(desc.op.name(), desc.dtype.name(), "metal"))?;
     let (kernel, size) = (KernelKey::builtin("cache", name), desc.dtype.size());
+    if desc.coded {
+        let (each, rows) = (THREADS / 32, desc.rows.saturating_mul(1 + u64::from(desc.pair)));
+        let reason = "one simdgroup a row: its largest element, then its codes";
+        return Ok(plan(kernel, [each, desc.n, 1], rows.div_ceil(each.into()), false, reason, profile));
+    }
     Ok(vectors_of(kernel, desc.rows, |width| desc.vectors(width).into(), size, desc.align, profile))
 }
 

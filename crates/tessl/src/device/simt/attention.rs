@@ -5,7 +5,7 @@ use crate::device::DeviceProfile;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{AttentionDesc, CombineDesc};
-use crate::plan::{KernelKey, Plan};
+use crate::plan::{ATTENTION, KernelKey, Plan};
 
 /// log2 of the 16 bytes that vector accesses need.
 const VEC_ALIGN: u8 = 4;
@@ -37,14 +37,16 @@ pub(crate) fn attention(d: &AttentionDesc, profile: &DeviceProfile) -> Result<Pl
     let wanted = profile.cores.saturating_mul(SPLIT_PER_CORE);
     let split = if row.splits { d.split(all, wanted, PART, PARTS) } else { 1 };
     let vec = u32::from(d.align >= VEC_ALIGN);
-    let kernel = KernelKey::builtin("attention", format!("{}_{}_{}", row.stem, d.dtype, SIZES[size]));
+    let kernel = KernelKey::builtin(ATTENTION, format!("{}_{}_{}", row.stem, d.dtype, SIZES[size]));
     let tiles = [narrow(pieces), d.kv_heads, split];
-    let plan = plan(kernel.constant("VEC16", vec), [row.tile[size], d.dim, 1], tiles, row.reason, profile);
+    let kernel = kernel.constant("VEC16", vec).constant("CODED", u32::from(d.coded));
+    let plan = plan(kernel, [row.tile[size], d.dim, 1], tiles, row.reason, profile);
     Ok(Plan { split, scratch_bytes: d.scratch_bytes(split), ..plan })
 }
 
 pub(crate) fn combine(d: &CombineDesc, profile: &DeviceProfile) -> Result<Plan> {
-    let kernel = KernelKey::builtin("attention", format!("attention_combine_{}", d.dtype)).constant("VEC16", 0);
+    let kernel = KernelKey::builtin(ATTENTION, format!("attention_combine_{}", d.dtype)).constant("VEC16", 0);
+    let kernel = kernel.constant("CODED", 0);
     let tiles = [narrow(d.rows.div_ceil(JOINED.into())), 1, 1];
     Ok(plan(kernel, [JOINED, d.dim, 1], tiles, "one simdgroup a row", profile))
 }

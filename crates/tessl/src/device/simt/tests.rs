@@ -15,6 +15,7 @@ fn desc(queries: u32, keys: u32, dim: u32) -> AttentionDesc {
         kv_heads: 2,
         dim,
         dtype: DType::Bf16,
+        coded: false,
         causal: true,
         window: false,
         packed: false,

@@ -10,13 +10,14 @@ use crate::tensor::{Dims, Tensor};
 
 /// Places in [`Checked::operands`].
 pub(super) const OUT: usize = 9;
-const NAMES: [&str; 10] = ["q", "k", "v", "mask", "sinks", "start", "kv_lengths", "table", "cu_q", "out"];
+const NAMES: [&str; 12] =
+    ["q", "k", "v", "mask", "sinks", "start", "kv_lengths", "table", "cu_q", "out", "k_scales", "v_scales"];
 /// Rows, keys and pages are counted in 31 bits.
 const MAX_COUNT: usize = (u32::MAX >> 1) as usize;
 
 /// A call that has passed all checks.
 pub(super) struct Checked<'a> {
-    pub(super) call: Call<'a, 10>,
+    pub(super) call: Call<'a, 12>,
     pub(super) desc: AttentionDesc,
     /// Strides of the mask along batch, heads, queries and keys.
     pub(super) mask: [u64; 4],
@@ -41,7 +42,8 @@ impl<'a> Attention<'a> {
         // What is absent is replaced by q, which kernels then do not read there.
         let optional = [self.mask, self.sinks, start, self.key_lengths(), self.table, self.cu_q];
         let [mask, sinks, begin, lengths, table, cu_q] = optional.map(|t| t.unwrap_or(self.q));
-        let tensors = [self.q, self.k, self.v, mask, sinks, begin, lengths, table, cu_q, self.out];
+        let [k_scales, v_scales] = self.scales.unwrap_or([self.q; 2]);
+        let tensors = [self.q, self.k, self.v, mask, sinks, begin, lengths, table, cu_q, self.out, k_scales, v_scales];
         let call = Call::new(OP, std::array::from_fn(|i| (NAMES[i], tensors[i])))?;
         self.types(&call)?;
         let desc = self.shapes()?;
@@ -55,9 +57,15 @@ impl<'a> Attention<'a> {
         Ok(Checked { call, desc, mask, start_stride: start })
     }
 
-    fn types(&self, call: &Call<'a, 10>) -> Result<()> {
+    fn types(&self, call: &Call<'a, 12>) -> Result<()> {
         call.float(0)?;
-        [1, 2, OUT].into_iter().try_for_each(|i| call.dtype(i, &[self.q.dtype()], "the dtype of `q`"))?;
+        call.dtype(OUT, &[self.q.dtype()], "the dtype of `q`")?;
+        if self.scales.is_some() {
+            [1, 2].into_iter().try_for_each(|i| call.dtype(i, &[DType::I8], "i8, as it comes with scales"))?;
+            [10, 11].into_iter().try_for_each(|i| call.dtype(i, &[DType::F32], "f32"))?;
+        } else {
+            [1, 2].into_iter().try_for_each(|i| call.dtype(i, &[self.q.dtype()], "the dtype of `q`"))?;
+        }
         if self.mask.is_some() {
             call.dtype(3, &[DType::U8, DType::F32, DType::F16, DType::Bf16], "u8, f32, f16 or bf16")?;
         }
@@ -96,6 +104,12 @@ impl<'a> Attention<'a> {
         }
         if self.v.shape() != k.shape() {
             return Err(wrong("v", self.v, format!("`k` is {:?}", k.shape())));
+        }
+        let rows = &k.shape()[..k.rank() - 1];
+        for (name, scales) in ["k_scales", "v_scales"].into_iter().zip(self.scales.into_iter().flatten()) {
+            if scales.shape() != rows {
+                return Err(wrong(name, scales, format!("it must be {rows:?}, one for each row of `k`")));
+            }
         }
         if k_dim != dim {
             return Err(wrong("k", k, format!("`q` has heads of {dim} elements")));
@@ -167,6 +181,7 @@ impl<'a> Attention<'a> {
             kv_heads: narrow(kv_heads),
             dim: narrow(dim),
             dtype: q.dtype(),
+            coded: self.scales.is_some(),
             causal: self.causal.is_some(),
             window: self.window.is_some(),
             packed: packed_q,

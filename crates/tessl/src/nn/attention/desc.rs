@@ -18,8 +18,10 @@ pub struct AttentionDesc {
     pub kv_heads: u32,
     /// Elements of a head.
     pub dim: u32,
-    /// Element type of every operand.
+    /// Element type of q and out, and of k and v where they are not coded.
     pub dtype: DType,
+    /// k and v are i8 with a scale for each row.
+    pub coded: bool,
     /// A query sees keys up to its own place.
     pub causal: bool,
     /// And a limited number of them.

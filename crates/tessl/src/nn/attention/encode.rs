@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::nn::AttentionDesc;
 use crate::nn::cache::Start;
-use crate::plan::{Desc, Plan};
+use crate::plan::{ATTENTION, Desc, Plan};
 use crate::stream::{Access, Binding, Encoded, Stream, Work};
 use crate::tensor::{Scalar, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -17,6 +17,15 @@ fn strides(t: &Tensor) -> [u64; 3] {
     match *t.strides() {
         [b, t, h, _] => [b as u64, t as u64, h as u64],
         [t, h, _] => [0, t as u64, h as u64],
+        _ => unreachable!("INVARIANT: checked"),
+    }
+}
+
+/// The same of one number for each row.
+fn scale_strides(t: &Tensor) -> [u64; 3] {
+    match *t.strides() {
+        [b, t, h] => [b as u64, t as u64, h as u64],
+        [t, h] => [0, t as u64, h as u64],
         _ => unreachable!("INVARIANT: checked"),
     }
 }
@@ -40,6 +49,9 @@ impl Attention<'_> {
         let mut bindings: SmallVec<[Binding; 6]> =
             checked.call.operands[..OUT].iter().map(|(_, t)| t.binding(Access::Read)).collect();
         bindings.push(self.out.binding(Access::Write));
+        // Kernels that read coded keys take their scales last.
+        let scales = if plan.kernel.module == ATTENTION { &checked.call.operands[OUT + 1..] } else { &[] };
+        let scales = scales.iter().map(|(_, t)| t.binding(Access::Read));
         let kernel = |pipeline, plan: &Plan| {
             let (grid, threads, shared_bytes) = (plan.grid, plan.threads, plan.shared_bytes);
             Work::Kernel { pipeline, grid, threads, shared_bytes }
@@ -47,12 +59,14 @@ impl Attention<'_> {
         if plan.split == 1 {
             // Where there are no parts, out takes the place of their memory.
             bindings.push(self.out.binding(Access::Write));
+            bindings.extend(scales);
             let work = kernel(prepared.pipeline, plan);
             return rt.encode_on(stream, Encoded { label: OP, work, args: bytemuck::bytes_of(&args), bindings });
         }
         let joined = rt.prepare(&Desc::Combine(desc.combine(plan.split)))?;
         let scratch = rt.scratch(stream, OP, plan.scratch_bytes)?.expect("INVARIANT: parts take memory");
         bindings.push(scratch.clone());
+        bindings.extend(scales);
         let combine = self.combine_args(&checked, plan, &joined.plan);
         let out = self.out.binding(Access::Write);
         let parts = Binding { access: Access::Read, ..scratch };
@@ -74,6 +88,9 @@ impl Attention<'_> {
         let ([q_b, q_t, q_h], [k_b, k_t, k_h]) = (strides(self.q), strides(self.k));
         let ([v_b, v_t, v_h], [o_b, o_t, o_h]) = (strides(self.v), strides(self.out));
         let [m_b, m_h, m_t, m_k] = checked.mask;
+        let none = [0; 3];
+        let scales = |i: usize| self.scales.map_or(none, |scales| scale_strides(scales[i]));
+        let ([ks_b, ks_t, ks_h], [vs_b, vs_t, vs_h]) = (scales(0), scales(1));
         let first = |t: Option<&Tensor>| t.map_or(0, |t| t.strides()[0] as u64);
         let lengths = self.cu_k.or(self.lengths);
         let (start_mode, start) = match self.causal {
@@ -99,6 +116,12 @@ impl Attention<'_> {
             o_b,
             o_t,
             o_h,
+            ks_b,
+            ks_t,
+            ks_h,
+            vs_b,
+            vs_t,
+            vs_h,
             m_b,
             m_h,
             m_t,
@@ -131,6 +154,8 @@ impl Attention<'_> {
                 Some(_) => 4,
             },
             has_sinks: u32::from(self.sinks.is_some()),
+            coded: u32::from(d.coded),
+            unused: 0,
             tile: plan.tile[0],
             tiles: plan.tiles[0],
             split: plan.split,

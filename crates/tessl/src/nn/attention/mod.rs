@@ -23,7 +23,8 @@ const PAGES: [usize; 3] = [16, 32, 64];
 /// | operand | shape | dtypes |
 /// | --- | --- | --- |
 /// | q, out | `[B, Tq, Hq, D]` | f32, f16, bf16 |
-/// | k, v | `[B, Tkv, Hkv, D]`, or pages `[N, 16 \| 32 \| 64, Hkv, D]` | q's |
+/// | k, v | `[B, Tkv, Hkv, D]`, or pages `[N, 16 \| 32 \| 64, Hkv, D]` | q's, or i8 with scales |
+/// | k_scales, v_scales | k's without D | f32 |
 /// | lengths | `[B]`: keys of each sequence | u32 |
 /// | table | `[B, pages]`: the pages of each sequence | u32 |
 /// | mask | broadcast to `[B, Hq, Tq, Tkv]` | u8 (0 hides), or f32, f16, bf16 (added) |
@@ -37,6 +38,9 @@ const PAGES: [usize; 3] = [16, 32, 64];
 /// Views need a unit stride along D alone: q, k and v may be parts of one fused buffer, k and v a cache
 /// `[B, capacity, Hkv, D]` of which [`kv_lengths`](Self::kv_lengths) names the used part. With
 /// [`varlen`](Self::varlen) q and out are `[total, Hq, D]` (and k, v `[total, Hkv, D]`).
+///
+/// With [`kv_scales`](Self::kv_scales) k and v are i8 codes, as [`KvStore`](super::KvStore) makes them with scales: each row
+/// is its codes times its scale. Codes are exact in every type, and scales multiply scores and weights in f32.
 ///
 /// A key is hidden by a length, by [`causal`](Self::causal) and [`window`](Self::window), by 0 in a u8 mask and by
 /// -infinity in an additive one. What is hidden is not looked at, NaN in k and v included. NaN in what is visible makes the
@@ -75,6 +79,7 @@ pub struct Attention<'a> {
     sinks: Option<&'a Tensor>,
     scale: Option<f32>,
     softcap: Option<f32>,
+    scales: Option<[&'a Tensor; 2]>,
     plan: Option<&'a Plan>,
 }
 
@@ -103,6 +108,7 @@ impl<'a> Attention<'a> {
             sinks: None,
             scale: None,
             softcap: None,
+            scales: None,
             plan: None,
         }
     }
@@ -174,6 +180,12 @@ impl<'a> Attention<'a> {
     /// Bends scores into `-softcap..softcap` by `softcap * tanh(t / softcap)`, before the mask.
     pub fn softcap(mut self, softcap: f32) -> Self {
         self.softcap = Some(softcap);
+        self
+    }
+
+    /// k and v are i8 codes, each row with a scale of its own.
+    pub fn kv_scales(mut self, k_scales: &'a Tensor, v_scales: &'a Tensor) -> Self {
+        self.scales = Some([k_scales, v_scales]);
         self
     }
 

@@ -16,11 +16,12 @@ const OP: &str = "ring_densify";
 ///
 /// | operand | shape | dtypes |
 /// | --- | --- | --- |
-/// | ring | `[B, capacity, Hkv, D]` | f32, f16, bf16 |
+/// | ring | `[B, capacity, Hkv, D]` | f32, f16, bf16, i8 |
 /// | start | a number, one element, or `[B]` | u32 |
 /// | out | `[B, T, Hkv, D]`, T at most the capacity | the ring's |
 ///
-/// Bits are copied. The last stride of ring and out is 1, other strides are free. Which positions the ring still holds is
+/// Bits are copied; of a ring of codes the scales are a ring with rows of one element (`scales.reshape(&[B, capacity, Hkv,
+/// 1])`). The last stride of ring and out is 1, other strides are free. Which positions the ring still holds is
 /// the caller's to know: the last `capacity` ones.
 ///
 /// A single query needs no such order: softmax does not depend on it, so `Attention` over the ring itself, with the number
@@ -79,7 +80,7 @@ impl<'a> RingDensify<'a> {
         let (ring, out) = (self.ring, self.out);
         let start = self.start.tensor().unwrap_or(ring);
         let call = Call::new(OP, [("ring", ring), ("start", start), ("out", out)])?;
-        call.float(0)?;
+        call.dtype(0, &[DType::F32, DType::F16, DType::Bf16, DType::I8], "f32, f16, bf16 or i8")?;
         call.dtype(2, &[ring.dtype()], "the dtype of `ring`")?;
         if self.start.tensor().is_some() {
             call.dtype(1, &[DType::U32], "u32")?;
@@ -121,7 +122,15 @@ impl<'a> RingDensify<'a> {
         };
         let align = |t: &Tensor| t.alignment(t.strides()[..3].iter().copied());
         let (dtype, align) = (ring.dtype(), align(ring).min(align(out)));
-        let desc = CacheDesc { op: CacheOp::Densify, rows: rows as u64, n: narrow(dim), dtype, pair: false, align };
+        let desc = CacheDesc {
+            op: CacheOp::Densify,
+            rows: rows as u64,
+            n: narrow(dim),
+            dtype,
+            coded: false,
+            pair: false,
+            align,
+        };
         Ok((call, desc, args))
     }
 

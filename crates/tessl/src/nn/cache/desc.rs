@@ -36,8 +36,10 @@ pub struct CacheDesc {
     pub rows: u64,
     /// Elements of a row.
     pub n: u32,
-    /// Element type.
+    /// Element type of what is stored, or of the ring.
     pub dtype: DType,
+    /// The cache keeps i8 codes and a scale for each row.
+    pub coded: bool,
     /// Keys and values, instead of one of them.
     pub pair: bool,
     /// log2 of the largest power of two, 128 bytes at most, that divides every operand's address and strides.
@@ -47,7 +49,14 @@ pub struct CacheDesc {
 impl CacheDesc {
     /// The kernel's name, the same on every device; `None` where no kernel has this type.
     pub(crate) fn kernel(&self) -> Option<String> {
-        self.dtype.is_float().then(|| format!("{}_{}", self.op.name(), 8 * self.dtype.size()))
+        let name = self.op.name();
+        match self.op {
+            CacheOp::Store if self.coded => self.dtype.is_float().then(|| format!("{name}_coded_{}", self.dtype)),
+            CacheOp::Store if !self.dtype.is_float() => None,
+            _ => {
+                (self.dtype.is_float() || self.dtype == DType::I8).then(|| format!("{name}_{}", 8 * self.dtype.size()))
+            }
+        }
     }
 
     /// Vectors of a row, of both operands where there are two.

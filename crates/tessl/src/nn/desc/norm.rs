@@ -50,11 +50,14 @@ pub enum NormResidual {
     Before,
     /// To what is normalised.
     After,
+    /// The same, and the sum is normalised again.
+    Between,
 }
 
 impl NormResidual {
     /// Every place.
-    pub const ALL: [NormResidual; 3] = [NormResidual::None, NormResidual::Before, NormResidual::After];
+    pub const ALL: [NormResidual; 4] =
+        [NormResidual::None, NormResidual::Before, NormResidual::After, NormResidual::Between];
 
     /// The start of the kernel's name.
     pub(crate) const fn kernel(self) -> &'static str {
@@ -62,6 +65,7 @@ impl NormResidual {
             NormResidual::None => "rms_norm",
             NormResidual::Before => "add_rms_norm",
             NormResidual::After => "rms_norm_add",
+            NormResidual::Between => "rms_norm_add_rms_norm",
         }
     }
 }

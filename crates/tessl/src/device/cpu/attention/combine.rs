@@ -67,11 +67,15 @@ impl Task for Combine<'_> {
                     let scale = (m - most).exp();
                     total += sum * scale;
                     let part = std::slice::from_raw_parts(rows.add(i * dim), dim);
-                    y.iter_mut().zip(part).for_each(|(y, x)| *y += x * scale);
+                    for (y, x) in y.iter_mut().zip(part) {
+                        *y += x * scale;
+                    }
                 }
                 let sink = (a.has_sinks != 0).then(|| self.sinks.add((head * a.sink_s) as usize).read_unaligned());
                 let factor = inverse(sink, most, total);
-                y[..dim].iter_mut().for_each(|y| *y = if total == 0.0 { factor } else { *y * factor });
+                for y in &mut y[..dim] {
+                    *y = if total == 0.0 { factor } else { *y * factor };
+                }
                 let to = query / queries * a.o_b + query % queries * a.o_t + head * a.o_h;
                 narrow::<S>(y.as_ptr(), self.out.add(to as usize * self.dtype.size()), self.dtype, dim);
             }

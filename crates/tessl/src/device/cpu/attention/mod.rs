@@ -2,7 +2,8 @@
 //!
 //! `attention_tiles_{dtype}_{isa}` is for many queries (`tiles.rs`), `attention_rows_{dtype}_{isa}` for a few (`rows.rs`),
 //! with parts of the keys where the plan splits them; `attention_combine_{dtype}_{isa}` joins those parts (`combine.rs`).
-//! Bindings: q, k, v, mask, sinks, first positions, lengths, table, cumulative queries, out, parts; what is absent is q.
+//! Bindings: q, k, v, mask, sinks, first positions, lengths, table, cumulative queries, out, parts, scales of k and of v; what
+//! is absent is q. Keys and values that are codes stay so in products; their scales multiply scores and weights.
 
 mod combine;
 mod rows;
@@ -29,6 +30,9 @@ pub(super) use tiles::QUERIES;
 struct Attention<'a> {
     args: &'a AttentionArgs,
     dtype: DType,
+    /// Type of k and v: codes come with scales.
+    kv: DType,
+    scales: Option<[*const f32; 2]>,
     q: *const u8,
     k: *const u8,
     v: *const u8,
@@ -77,9 +81,13 @@ type Bad = (FaultKind, u64, i64);
 impl<'a> Attention<'a> {
     fn new(call: &KernelCall<'a>, dtype: DType) -> Self {
         let p = |i: usize| call.binding(i).ptr;
+        let args: &AttentionArgs = call.args();
+        let coded = args.coded != 0;
         Attention {
-            args: call.args(),
+            args,
             dtype,
+            kv: if coded { DType::I8 } else { dtype },
+            scales: coded.then(|| [p(11).cast_const().cast(), p(12).cast_const().cast()]),
             q: p(0),
             k: p(1),
             v: p(2),
@@ -217,18 +225,30 @@ impl<'a> Attention<'a> {
         self.out.wrapping_add(at as usize * self.dtype.size())
     }
 
+    /// Sequence or page of key `j`, and its token.
+    fn kv_place(&self, s: &Sequence, j: i64) -> [u64; 2] {
+        let page = i64::from(self.args.page);
+        if page == 0 {
+            return [s.index, s.key + j as u64];
+        }
+        [self.page(s.index, j / page).into(), (j % page) as u64]
+    }
+
     /// The rows of key `j` and its value, of key head `h`.
     fn kv_rows(&self, s: &Sequence, j: i64, h: u64) -> [*const u8; 2] {
-        let a = self.args;
-        let (outer, inner) = if a.page == 0 {
-            (s.index, s.key + j as u64)
-        } else {
-            (self.page(s.index, j / i64::from(a.page)).into(), j as u64 % u64::from(a.page))
-        };
-        let size = self.dtype.size();
+        let (a, [outer, inner], size) = (self.args, self.kv_place(s, j), self.kv.size());
         let k = outer * a.k_b + inner * a.k_t + h * a.k_h;
         let v = outer * a.v_b + inner * a.v_t + h * a.v_h;
         [self.k.wrapping_add(k as usize * size), self.v.wrapping_add(v as usize * size)]
+    }
+
+    /// What their codes are multiplied by; 1 where they are no codes.
+    fn kv_scales(&self, s: &Sequence, j: i64, h: u64) -> [f32; 2] {
+        let Some([k, v]) = self.scales else { return [1.0; 2] };
+        let (a, [outer, inner]) = (self.args, self.kv_place(s, j));
+        let (k_at, v_at) = (outer * a.ks_b + inner * a.ks_t + h * a.ks_h, outer * a.vs_b + inner * a.vs_t + h * a.vs_h);
+        // SAFETY: there is a scale for each row.
+        unsafe { [k.add(k_at as usize).read_unaligned(), v.add(v_at as usize).read_unaligned()] }
     }
 
     /// A score after the mask; -infinity where the mask hides it, NaN or not.

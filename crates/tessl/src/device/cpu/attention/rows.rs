@@ -109,6 +109,8 @@ impl Rows<'_> {
 /// A block of keys under work.
 struct Block {
     rows: [[*const u8; 2]; KEYS],
+    /// What the codes of k and v are multiplied by, where they are codes.
+    scales: [[f32; 2]; KEYS],
     scores: [[f32; KEYS]; ROWS],
     products: [[f32; 16 * TOGETHER]; ROWS],
 }
@@ -139,6 +141,7 @@ unsafe fn rows<S: Simd, const R: usize>(w: &Rows<'_>) {
     let (mut most, mut sum) = ([f32::NEG_INFINITY; R], [0.0f32; R]);
     let mut block = Block {
         rows: [[std::ptr::null(); 2]; KEYS],
+        scales: [[1.0; 2]; KEYS],
         scores: [[0.0; KEYS]; ROWS],
         products: [[0.0; 16 * TOGETHER]; ROWS],
     };
@@ -155,12 +158,16 @@ unsafe fn rows<S: Simd, const R: usize>(w: &Rows<'_>) {
             for (j, rows) in block.rows[..keys].iter_mut().enumerate() {
                 *rows = a.kv_rows(s, key + j as i64, w.head);
             }
+            if a.scales.is_some() {
+                for (j, scales) in block.scales[..keys].iter_mut().enumerate() {
+                    *scales = a.kv_scales(s, key + j as i64, w.head);
+                }
+            }
             products::<S, R>(a, &q, &mut block, keys, padded);
             for r in 0..R {
                 let (t, h) = w.place(row(r));
                 // What lies behind the last key counts as hidden.
                 let scores = &mut block.scores[r][..keys.next_multiple_of(TOGETHER)];
-                // Loops and no closures of library functions: those are compiled without the instruction set.
                 for x in scores.iter_mut() {
                     *x *= a.args.scale;
                 }
@@ -248,10 +255,12 @@ unsafe fn products<S: Simd, const R: usize>(
                 let k = block.rows[first + j][0];
                 // Far enough ahead that memory keeps up.
                 let ahead = block.rows[(first + j + 8).min(keys - 1)][0];
-                (0..dim * a.dtype.size()).step_by(64).for_each(|at| S::prefetch(ahead.wrapping_add(at)));
+                for at in (0..dim * a.kv.size()).step_by(64) {
+                    S::prefetch(ahead.wrapping_add(at));
+                }
                 let mut sums = [S::splat(0.0); R];
                 for d in (0..padded).step_by(S::LANES) {
-                    let k = part::<S>(k, a.dtype, d, dim);
+                    let k = part::<S>(k, a.kv, d, dim);
                     for (sum, q) in sums.iter_mut().zip(q) {
                         *sum = S::fma(S::load(q.as_ptr().add(d)), k, *sum);
                     }
@@ -274,6 +283,11 @@ unsafe fn products<S: Simd, const R: usize>(
                 for lanes in turned[..S::LANES * TOGETHER].chunks_exact(TOGETHER) {
                     for (total, x) in total.iter_mut().zip(lanes) {
                         *total += x;
+                    }
+                }
+                if a.scales.is_some() {
+                    for (total, scales) in total.iter_mut().zip(&block.scales[first..]) {
+                        *total *= scales[0];
                     }
                 }
                 block.scores[r][first..first + count].copy_from_slice(&total[..count]);
@@ -304,41 +318,45 @@ unsafe fn values<S: Simd, const R: usize>(
                 let (t, h) = w.place(r);
                 !a.sees(&w.piece.sequence, t, h, key + j as i64)
             };
-            let v = block.rows[j][1];
-            if !(0..w.piece.count).any(hidden)
-                || (0..dim).all(|d| element(v.add(d * a.dtype.size()), a.dtype).is_finite())
-            {
+            let (v, scale) = (block.rows[j][1], block.scales[j][1]);
+            let value = |d: usize| scale * element(v.add(d * a.kv.size()), a.kv);
+            if !(0..w.piece.count).any(hidden) || (0..dim).all(|d| value(d).is_finite()) {
                 continue;
             }
             // Left out where it is hidden, not multiplied by 0.
             for r in (0..w.piece.count).filter(|&r| !hidden(r)) {
                 for (d, x) in results[r][..dim].iter_mut().enumerate() {
-                    *x += block.scores[r][j] * element(v.add(d * a.dtype.size()), a.dtype);
+                    *x += block.scores[r][j] * value(d);
                 }
             }
             block.rows[j][1] = ZEROS.as_ptr().cast();
+            block.scales[j][1] = 0.0;
             (0..R).for_each(|r| block.scores[r][j] = 0.0);
         }
         for j in keys..keys.next_multiple_of(PASS) {
             block.rows[j][1] = ZEROS.as_ptr().cast();
+            block.scales[j][1] = 0.0;
             (0..R).for_each(|r| block.scores[r][j] = 0.0);
         }
         for first in (0..keys).step_by(PASS) {
             let v: [*const u8; PASS] = std::array::from_fn(|j| block.rows[first + j][1]);
             let ahead = (first + 2 * PASS).min(KEYS - PASS);
             for rows in &block.rows[ahead..ahead + PASS] {
-                (0..dim * a.dtype.size()).step_by(64).for_each(|at| S::prefetch(rows[1].wrapping_add(at)));
+                for at in (0..dim * a.kv.size()).step_by(64) {
+                    S::prefetch(rows[1].wrapping_add(at));
+                }
             }
+            // Loops and no closures of library functions: those are compiled without the instruction set.
             let mut weights = [[S::splat(0.0); PASS]; R];
             for (weights, scores) in weights.iter_mut().zip(&block.scores) {
-                for (weight, score) in weights.iter_mut().zip(&scores[first..]) {
-                    *weight = S::splat(*score);
+                for ((weight, score), scales) in weights.iter_mut().zip(&scores[first..]).zip(&block.scales[first..]) {
+                    *weight = S::splat(if a.scales.is_some() { *score * scales[1] } else { *score });
                 }
             }
             for d in (0..padded).step_by(S::LANES) {
                 let mut parts = [S::splat(0.0); PASS];
                 for (to, v) in parts.iter_mut().zip(v) {
-                    *to = part::<S>(v, a.dtype, d, dim);
+                    *to = part::<S>(v, a.kv, d, dim);
                 }
                 for (result, weights) in results.iter_mut().zip(&weights) {
                     let to = result.as_mut_ptr().add(d);

@@ -10,7 +10,7 @@ use super::super::gemm::micro::{Micro, Panel, Side};
 use super::super::gemm::pack::Source;
 use super::super::simd::{Simd, Task};
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
-use super::weights::{Finite, Halves, Hide, Lanes, Rescale, Weigh};
+use super::weights::{Decode, Finite, Halves, Hide, Lanes, Rescale, Scale, Weigh};
 use super::{Attention, Piece};
 use crate::dtype::DType;
 use std::marker::PhantomData;
@@ -93,12 +93,13 @@ impl<'a, M: Micro> Work<'a, M> {
         // SAFETY: forwarded; the asserts above say that everything fits the workspace.
         unsafe {
             self.pack_queries();
-            let mut key = low;
+            let (mut key, mut scales) = (low, [[1.0f32; 2]; KEYS]);
             while key < high {
                 let keys = (high - key).min(KEYS as i64) as usize;
-                let finite = self.pack_keys(key, keys);
+                let finite = self.pack_keys(key, keys, &mut scales);
+                let scales = a.scales.is_some().then_some(&scales[..keys]);
                 for (panel, lanes) in lanes[..self.panels].iter_mut().enumerate() {
-                    self.step(panel, lanes, key, keys, finite);
+                    self.step(panel, lanes, key, keys, finite, scales);
                 }
                 key += keys as i64;
             }
@@ -124,22 +125,32 @@ impl<'a, M: Micro> Work<'a, M> {
         }
     }
 
-    /// Packs `keys` keys and values from `key` on; whether all values are finite.
+    /// Packs `keys` keys and values from `key` on, with their scales; whether all values are finite.
     #[allow(clippy::cast_possible_wrap)]
-    unsafe fn pack_keys(&self, key: i64, keys: usize) -> bool {
+    unsafe fn pack_keys(&self, key: i64, keys: usize, scales: &mut [[f32; 2]; KEYS]) -> bool {
         let (a, dim) = (self.a, self.dim);
         let stride = |t: u64| usize::try_from(t).expect("INVARIANT: offsets fit memory");
         let mut finite = true;
+        if a.scales.is_some() {
+            for (j, scales) in scales[..keys].iter_mut().enumerate() {
+                *scales = a.kv_scales(&self.piece.sequence, key + j as i64, self.kv_head());
+                finite &= scales[1].is_finite();
+            }
+        }
         for (i, token) in [stride(a.args.k_t), stride(a.args.v_t)].into_iter().enumerate() {
             let (mut ptr, mut token) = (self.kv_row(i, key), token);
             // SAFETY: forwarded.
             unsafe {
-                if a.args.page > 0 {
-                    // Pages lie anywhere: copied side by side first.
+                if a.args.page > 0 || a.scales.is_some() {
+                    // Pages lie anywhere: copied side by side first. Codes become numbers of q's type, exactly.
                     let bytes = dim * a.dtype.size();
                     for j in 0..keys {
-                        let from = self.kv_row(i, key + j as i64);
-                        std::ptr::copy_nonoverlapping(from, self.staged.add(j * bytes), bytes);
+                        let (from, to) = (self.kv_row(i, key + j as i64), self.staged.add(j * bytes));
+                        if a.scales.is_some() {
+                            M::S::vectorize(Decode { from: from.cast(), to, dtype: a.dtype, n: dim });
+                        } else {
+                            std::ptr::copy_nonoverlapping(from, to, bytes);
+                        }
                     }
                     (ptr, token) = (self.staged.cast_const(), dim);
                 }
@@ -165,9 +176,13 @@ impl<'a, M: Micro> Work<'a, M> {
         finite
     }
 
+    fn kv_head(&self) -> u64 {
+        self.head / u64::from(self.a.args.group)
+    }
+
     /// The row of key `j` (0) or of its value (1).
     fn kv_row(&self, which: usize, j: i64) -> *const u8 {
-        self.a.kv_rows(&self.piece.sequence, j, self.head / u64::from(self.a.args.group))[which]
+        self.a.kv_rows(&self.piece.sequence, j, self.kv_head())[which]
     }
 
     fn v_panel(&self, panel: usize) -> *mut u8 {
@@ -176,7 +191,15 @@ impl<'a, M: Micro> Work<'a, M> {
 
     /// Adds `keys` keys to one panel of queries.
     #[allow(clippy::cast_possible_wrap)]
-    unsafe fn step(&self, panel: usize, lanes: &mut Lanes, key: i64, keys: usize, finite: bool) {
+    unsafe fn step(
+        &self,
+        panel: usize,
+        lanes: &mut Lanes,
+        key: i64,
+        keys: usize,
+        finite: bool,
+        scales: Option<&[[f32; 2]]>,
+    ) {
         let (a, s) = (self.a, &self.piece.sequence);
         let first = self.piece.first + (panel * M::COLS) as u64;
         let count = M::COLS.min(self.piece.count - panel * M::COLS);
@@ -195,13 +218,17 @@ impl<'a, M: Micro> Work<'a, M> {
             }
             let mut scale = [1.0f32; LANES];
             let hide = (!whole).then_some(Hide { a, s, head: self.head, first, count, key });
-            M::S::vectorize(Weigh::<M> { a, scores, keys, lanes, scale: &mut scale, hide, micro: PhantomData });
+            let scale_of = &mut scale;
+            M::S::vectorize(Weigh::<M> { a, scores, keys, scales, lanes, scale: scale_of, hide, micro: PhantomData });
             let results = self.results.add(panel * self.deep * M::ROWS * M::COLS);
             if lanes.started && scale[..M::COLS].iter().any(|&x| x != 1.0) {
                 M::S::vectorize(Rescale::<M> { results, rows: self.deep * M::ROWS, scale: &scale, micro: PhantomData });
             }
             // A half of a weight may be 0 where the weight is not: no factor of an infinite value.
-            if finite || (whole && M::BYTES == 4) {
+            if finite || (whole && M::BYTES == 4 && scales.is_none()) {
+                if let Some(scales) = scales {
+                    M::S::vectorize(Scale::<M> { scores, scales, micro: PhantomData });
+                }
                 self.add_all(scores, results, keys, !lanes.started);
             } else {
                 if !lanes.started {
@@ -236,14 +263,15 @@ impl<'a, M: Micro> Work<'a, M> {
     /// The second product for values that are not all finite: what is hidden is left out, not multiplied by 0.
     #[allow(clippy::cast_possible_wrap)]
     unsafe fn add_seen(&self, scores: *mut f32, results: *mut f32, key: i64, keys: usize, first: u64, count: usize) {
-        let (s, size) = (&self.piece.sequence, self.a.dtype.size());
+        let (s, kv) = (&self.piece.sequence, self.a.kv);
         for (j, lane) in (0..keys).flat_map(|j| (0..count).map(move |lane| (j, lane))) {
             if self.a.sees(s, first + lane as u64, self.head, key + j as i64) {
                 let v = self.kv_row(1, key + j as i64);
+                let scale = self.a.kv_scales(s, key + j as i64, self.kv_head())[1];
                 for d in 0..self.dim {
                     // SAFETY: forwarded.
                     unsafe {
-                        let v = element(v.add(d * size), self.a.dtype);
+                        let v = scale * element(v.add(d * kv.size()), kv);
                         *results.add(d * M::COLS + lane) += *scores.add(j * M::COLS + lane) * v;
                     }
                 }

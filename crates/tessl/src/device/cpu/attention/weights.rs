@@ -1,6 +1,6 @@
 //! From products to weights: what the tiles of scores go through between the two products.
 
-use super::super::convert::bf16_bits;
+use super::super::convert::{bf16_bits, narrow, widen};
 use super::super::gemm::activation::{exp, tanh};
 use super::super::gemm::micro::Micro;
 use super::super::reduce::larger;
@@ -56,6 +56,8 @@ pub(super) struct Weigh<'a, M> {
     pub(super) a: &'a Attention<'a>,
     pub(super) scores: *mut f32,
     pub(super) keys: usize,
+    /// Of keys that are codes.
+    pub(super) scales: Option<&'a [[f32; 2]]>,
     pub(super) lanes: &'a mut Lanes,
     pub(super) scale: &'a mut [f32; LANES],
     pub(super) hide: Option<Hide<'a>>,
@@ -68,6 +70,13 @@ impl<M: Micro> Task for Weigh<'_, M> {
         let args = self.a.args;
         // SAFETY: forwarded.
         let scores = unsafe { std::slice::from_raw_parts_mut(self.scores, self.keys * M::COLS) };
+        if let Some(scales) = self.scales {
+            for (row, [scale, _]) in scores.chunks_exact_mut(M::COLS).zip(scales) {
+                for x in row {
+                    *x *= scale;
+                }
+            }
+        }
         for x in scores.iter_mut() {
             *x *= args.scale;
         }
@@ -88,7 +97,7 @@ impl<M: Micro> Task for Weigh<'_, M> {
         }
         // Where nothing has been seen yet, the maximum is no number to subtract.
         let mut shift = most;
-        for x in &mut shift {
+        for x in shift.iter_mut() {
             *x = if *x == f32::NEG_INFINITY { 0.0 } else { *x };
         }
         for ((scale, most), shift) in self.scale[..M::COLS].iter_mut().zip(&self.lanes.most).zip(&shift) {
@@ -105,6 +114,50 @@ impl<M: Micro> Task for Weigh<'_, M> {
             }
         }
         (self.lanes.most, self.lanes.sum) = (most, sum);
+    }
+}
+
+/// Multiplies weights by the scales of their values.
+pub(super) struct Scale<'a, M> {
+    pub(super) scores: *mut f32,
+    pub(super) scales: &'a [[f32; 2]],
+    pub(super) micro: PhantomData<M>,
+}
+
+impl<M: Micro> Task for Scale<'_, M> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: forwarded.
+        let scores = unsafe { std::slice::from_raw_parts_mut(self.scores, self.scales.len() * M::COLS) };
+        for (row, [_, scale]) in scores.chunks_exact_mut(M::COLS).zip(self.scales) {
+            for x in row {
+                *x *= scale;
+            }
+        }
+    }
+}
+
+/// Codes as numbers of `dtype`.
+pub(super) struct Decode {
+    pub(super) from: *const i8,
+    pub(super) to: *mut u8,
+    pub(super) dtype: DType,
+    pub(super) n: usize,
+}
+
+impl Task for Decode {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        const RUN: usize = 64;
+        let mut values = [0.0f32; RUN];
+        for start in (0..self.n).step_by(RUN) {
+            let count = RUN.min(self.n - start);
+            // SAFETY: forwarded.
+            unsafe {
+                widen::<S>(self.from.add(start).cast(), DType::I8, values.as_mut_ptr(), count);
+                narrow::<S>(values.as_ptr(), self.to.add(start * self.dtype.size()), self.dtype, count);
+            }
+        }
     }
 }
 

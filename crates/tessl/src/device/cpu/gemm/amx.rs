@@ -242,6 +242,7 @@ impl<D: Dot> Micro for Amx<D> {
     }
 
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "those of `tile`, and one more")]
     unsafe fn tile_beside<B: Beside>(
         steps: usize,
         a: *const u8,

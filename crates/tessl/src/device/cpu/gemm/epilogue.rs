@@ -273,8 +273,8 @@ impl Tile<'_> {
         // SAFETY: forwarded.
         unsafe {
             let t = &mut *sums.add(i * ld).cast::<[f32; SIMPLE]>();
-            for j in 0..SIMPLE {
-                t[j] += columns.gate.bias[j];
+            for (t, b) in t.iter_mut().zip(&columns.gate.bias) {
+                *t += b;
             }
             activate(t, e.activation);
             e.store::<S>(t.as_ptr(), e.at(row + i, col), SIMPLE);

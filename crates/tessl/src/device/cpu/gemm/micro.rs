@@ -53,6 +53,7 @@ pub(in super::super) trait Micro: 'static {
 
     /// [`tile`](Self::tile), and all parts of `beside` are done when it returns.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "those of `tile`, and one more")]
     unsafe fn tile_beside<B: Beside>(
         steps: usize,
         a: *const u8,

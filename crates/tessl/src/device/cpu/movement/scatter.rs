@@ -92,7 +92,9 @@ impl Scatter<'_> {
                     widen::<S>(from(pair).add(at), dtype, term.as_mut_ptr(), count);
                     let w = weight(pair, dtype);
                     // One rounding, as on GPUs; a weight of 1 is as good as none.
-                    sum.iter_mut().zip(&term).for_each(|(s, t)| *s = if w == 1.0 { *s + t } else { w.mul_add(*t, *s) });
+                    for (s, t) in sum.iter_mut().zip(&term) {
+                        *s = if w == 1.0 { *s + t } else { w.mul_add(*t, *s) };
+                    }
                 }
                 narrow::<S>(sum.as_ptr(), y.add(at), dtype, count);
             }

@@ -54,52 +54,76 @@ impl Rows<'_> {
         // SAFETY: forwarded.
         unsafe {
             let shift = element(x, x_dtype);
-            // Elements less the first one; beyond the row 0.
-            let load = |start: usize, held: &mut [f32; HELD]| {
-                let used = load_block::<S>(x, x_dtype, start, n, shift, held);
-                held[..used].iter_mut().for_each(|v| *v -= shift);
-                used
-            };
             let mut lanes = [0.0f32; LANES];
             for start in (0..n).step_by(HELD) {
-                let used = load(start, held);
+                let used = load_shifted::<S>(x, x_dtype, [start, n], shift, held);
                 for block in held[..used].chunks_exact(LANES) {
-                    lanes.iter_mut().zip(block).for_each(|(lane, v)| *lane += v);
+                    for (lane, v) in lanes.iter_mut().zip(block) {
+                        *lane += v;
+                    }
                 }
             }
             let mean = halve(lanes, |a, b| a + b) / count;
             let mut lanes = [0.0f32; LANES];
             for start in (0..n).step_by(HELD) {
                 if !once {
-                    load(start, held);
+                    load_shifted::<S>(x, x_dtype, [start, n], shift, held);
                 }
                 let used = HELD.min(n - start);
                 let whole = used - used % LANES;
                 for block in held[..whole].chunks_exact(LANES) {
-                    lanes.iter_mut().zip(block).for_each(|(lane, v)| *lane += (v - mean) * (v - mean));
+                    for (lane, v) in lanes.iter_mut().zip(block) {
+                        *lane += (v - mean) * (v - mean);
+                    }
                 }
-                lanes.iter_mut().zip(&held[whole..used]).for_each(|(lane, v)| *lane += (v - mean) * (v - mean));
+                for (lane, v) in lanes.iter_mut().zip(&held[whole..used]) {
+                    *lane += (v - mean) * (v - mean);
+                }
             }
             let scale = 1.0 / (halve(lanes, |a, b| a + b) / count + eps).sqrt();
             let mut ws = [0.0f32; RUN];
             for start in (0..n).step_by(HELD) {
                 if !once {
-                    load(start, held);
+                    load_shifted::<S>(x, x_dtype, [start, n], shift, held);
                 }
                 let block = HELD.min(n - start);
                 for (i, v) in held[..block].chunks_mut(RUN).enumerate() {
                     let at = start + i * RUN;
                     widen::<S>(self.w.add(at * w_dtype.size()), w_dtype, ws.as_mut_ptr(), v.len());
-                    v.iter_mut().zip(&ws).for_each(|(v, w)| *v = (*v - mean) * scale * w);
+                    for (v, w) in v.iter_mut().zip(&ws) {
+                        *v = (*v - mean) * scale * w;
+                    }
                     if self.args.bias != 0 {
                         widen::<S>(self.bias.add(at * w_dtype.size()), w_dtype, ws.as_mut_ptr(), v.len());
-                        v.iter_mut().zip(&ws).for_each(|(v, b)| *v += b);
+                        for (v, b) in v.iter_mut().zip(&ws) {
+                            *v += b;
+                        }
                     }
                     narrow::<S>(v.as_ptr(), y.add(at * x_dtype.size()), x_dtype, v.len());
                 }
             }
         }
     }
+}
+
+/// Elements from `start` of a row of n, less `shift`, as [`load_block`]; 0 beyond the row.
+///
+/// # Safety
+/// `x` has n elements.
+#[inline(always)]
+unsafe fn load_shifted<S: Simd>(
+    x: *const u8,
+    dtype: DType,
+    [start, n]: [usize; 2],
+    shift: f32,
+    held: &mut [f32; HELD],
+) -> usize {
+    // SAFETY: forwarded.
+    let used = unsafe { load_block::<S>(x, dtype, start, n, shift, held) };
+    for v in &mut held[..used] {
+        *v -= shift;
+    }
+    used
 }
 
 /// One launch on vectors of `S`.

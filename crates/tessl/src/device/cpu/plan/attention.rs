@@ -7,7 +7,7 @@ use crate::device::cpu::tables::{AttentionKernel, AttentionRow, attention_rows};
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{AttentionDesc, CombineDesc};
-use crate::plan::{KernelKey, Plan};
+use crate::plan::{ATTENTION, KernelKey, Plan};
 
 /// Pieces of work that keys are split for: enough for the pool to balance.
 const PIECES: u32 = 16;
@@ -55,7 +55,7 @@ fn plan(
     reason: &'static str,
 ) -> Plan {
     Plan {
-        kernel: KernelKey::builtin("attention", name),
+        kernel: KernelKey::builtin(ATTENTION, name),
         tile: [rows, dim, 1],
         tiles,
         grid: [narrow(tiles.iter().fold(1, |n, &t| n * u64::from(t))), 1, 1],

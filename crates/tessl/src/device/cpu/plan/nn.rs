@@ -2,13 +2,13 @@
 
 use super::{quant, suffix};
 use crate::device::Isa;
-use crate::device::cpu::{movement, norm, reduce, rope, rows};
+use crate::device::cpu::{cache, movement, norm, reduce, rope, rows};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gemm::Precision;
 use crate::nn::{
-    CacheDesc, ElementwiseDesc, EmbedDesc, LayerNormDesc, MlpDesc, MovementDesc, MovementOp, QkNormDesc,
-    QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
+    CacheDesc, ElementwiseDesc, EmbedDesc, ExpertsDesc, ExpertsOp, LayerNormDesc, MlpDesc, MovementDesc, MovementOp,
+    QkNormDesc, QuantEmbedDesc, ReduceDesc, RmsNormDesc, RopeDesc, SampleDesc, TopKDesc, norm_types,
 };
 use crate::plan::{KernelKey, Plan};
 
@@ -76,6 +76,17 @@ pub(super) fn movement(d: &MovementDesc, isa: Isa) -> Result<Plan> {
     })
 }
 
+pub(super) fn experts(d: &ExpertsDesc, isa: Isa) -> Result<Plan> {
+    let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    Ok(match d.op {
+        ExpertsOp::Sort => {
+            let choices = d.rows.saturating_mul(d.each.into());
+            plan("experts", &name, isa, [choices, 1], 1, "choices: counted and placed on one thread")
+        }
+        ExpertsOp::Combine => map("experts", &name, isa, d.rows, d.n),
+    })
+}
+
 pub(super) fn top_k(d: &TopKDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported("top_k", d.dtype.name(), "cpu"))?;
     Ok(plan("sample", &name, isa, [1, d.n.into()], d.rows, ONE_ROW))
@@ -98,6 +109,10 @@ pub(super) fn quant_embed(d: &QuantEmbedDesc, isa: Isa) -> Result<Plan> {
 
 pub(super) fn cache(d: &CacheDesc, isa: Isa) -> Result<Plan> {
     let name = d.kernel().ok_or_else(|| Error::unsupported(d.op.name(), d.dtype.name(), "cpu"))?;
+    if d.coded {
+        let rows = cache::rows_of_chunk(d.n);
+        return Ok(plan("cache", &name, isa, [rows, d.n.into()], d.rows.div_ceil(rows), ROWS));
+    }
     Ok(map("cache", &name, isa, d.rows, d.n))
 }
 

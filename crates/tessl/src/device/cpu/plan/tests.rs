@@ -200,7 +200,9 @@ fn row_kernels() -> Vec<Desc> {
             all.push(Desc::QkNorm(QkNormDesc { rows, n, dtype, weight, align }));
         }
         for op in CacheOp::ALL {
-            all.push(Desc::Cache(CacheDesc { op, rows: 3, n: 5, dtype, pair: false, align: 7 }));
+            for coded in [false, true] {
+                all.push(Desc::Cache(CacheDesc { op, rows: 3, n: 5, dtype, coded, pair: false, align: 7 }));
+            }
         }
         for queries in [1, 64] {
             let d = AttentionDesc { dtype, ..attention_of(queries, 4096) };
@@ -242,6 +244,7 @@ fn attention_of(queries: u32, keys: u32) -> AttentionDesc {
         kv_heads: 2,
         dim: 64,
         dtype: DType::F32,
+        coded: false,
         causal: true,
         window: false,
         packed: false,

@@ -49,7 +49,9 @@ impl Task for Lookup<'_> {
                     let count = STRIP.min(part.columns - at);
                     self.table.decode(id as usize, part.column + at, count, strip.as_mut_ptr());
                     if a.scaled != 0 {
-                        strip.iter_mut().for_each(|w| *w *= a.scale);
+                        for w in strip.iter_mut() {
+                            *w *= a.scale;
+                        }
                     }
                     narrow::<S>(strip.as_ptr(), to.add(at * self.output.size()), self.output, count);
                 }

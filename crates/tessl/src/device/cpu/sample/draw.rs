@@ -86,7 +86,9 @@ impl Scores<'_> {
         let count = HELD.min(self.n - start);
         let row = &mut held[..count];
         if self.softcap > 0.0 {
-            row.iter_mut().for_each(|t| *t = self.softcap * tanh(*t * self.inverse_softcap));
+            for t in row.iter_mut() {
+                *t = self.softcap * tanh(*t * self.inverse_softcap);
+            }
         }
         if !self.seen.is_empty() {
             for (i, t) in row.iter_mut().enumerate() {
@@ -97,7 +99,9 @@ impl Scores<'_> {
             }
         }
         if self.inverse_temperature != 1.0 {
-            row.iter_mut().for_each(|t| *t *= self.inverse_temperature);
+            for t in row.iter_mut() {
+                *t *= self.inverse_temperature;
+            }
         }
         count
     }

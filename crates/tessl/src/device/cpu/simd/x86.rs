@@ -128,6 +128,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m256 {
+        // SAFETY: forwarded.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+    #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m256) {
         // SAFETY: forwarded.
         unsafe { _mm_storeu_si128(p.cast(), Avx2::half(v)) }
@@ -229,6 +234,11 @@ impl Simd for Avx512 {
     unsafe fn load_f16(p: *const u16) -> __m512 {
         // SAFETY: forwarded.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        // SAFETY: forwarded.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
