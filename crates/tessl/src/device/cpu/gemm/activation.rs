@@ -20,42 +20,44 @@ pub(in super::super) fn activate(row: &mut [f32], activation: Activation) {
         }
         Activation::Silu => {
             for x in row {
-                *x = silu(*x);
+                *x = times_sigmoid(*x, *x);
             }
         }
         Activation::Gelu => {
             for x in row {
-                *x = times_step(*x, &GELU);
+                *x = gelu(*x);
             }
         }
+        // 0.5 (1 + tanh(u)) = sigmoid(2u): no cancellation, and it saturates by itself.
         Activation::GeluTanh => {
             for x in row {
-                *x = times_step(*x, &GELU_TANH);
+                *x = times_sigmoid(*x, gelu_tanh_argument(*x));
             }
         }
     }
 }
 
-/// `x / (1 + exp(-u))` for u = x.
 #[inline(always)]
-fn silu(x: f32) -> f32 {
-    // From 2^-126 on, so that no product is subnormal: those take a hundred clocks.
-    let u = -x.abs();
-    let e = exp(if u < -87.0 { -87.0 } else { u });
-    let y = x * (if x < 0.0 { e } else { 1.0 } / (1.0 + e));
+fn gelu_tanh_argument(x: f32) -> f32 {
+    /// 2 sqrt(2 / pi).
+    const SCALE: f32 = 1.595_769;
+    SCALE * (x + 0.044715 * x * x * x)
+}
+
+/// `x / (1 + exp(-u))` where u has the sign of x.
+#[inline(always)]
+fn times_sigmoid(x: f32, u: f32) -> f32 {
+    let e = exp(-u.abs());
+    let y = x * (if u < 0.0 { e } else { 1.0 } / (1.0 + e));
     // -inf * 0 is NaN, and the limit is -0.
     if x == f32::NEG_INFINITY { -0.0 } else { y }
 }
 
-/// Where the GELUs are 0 and x.
+/// Where gelu is 0 and x.
 const END: f32 = 5.0625;
-/// 2 / END^2.
-const SCALE: f32 = 0.078_036_88;
-/// Coefficients of P, where `x P(2 x^2 / END^2 - 1)` is a step less 1/2: our own fits (smallest largest error on Chebyshev points, exactly
-/// 1/2 at the end, rounded to f32).
-type Step = [f32; 13];
-/// The normal distribution: `erf(x / sqrt 2) / 2`.
-const GELU: Step = [
+/// Coefficients of P, where `x P(2 x^2 / END^2 - 1)` is `erf(x / sqrt 2) / 2`: our own fit (smallest largest error on Chebyshev points,
+/// exactly 1/2 at the end, rounded to f32).
+const P: [f32; 13] = [
     0.139_627_35,
     -0.069_483_906,
     0.051_060_695,
@@ -70,32 +72,18 @@ const GELU: Step = [
     -0.001_916_555_8,
     0.000_749_177_4,
 ];
-/// `tanh(sqrt(2 / pi) (x + 0.044715 x^3)) / 2`.
-const GELU_TANH: Step = [
-    0.139_640_4,
-    -0.069_548_48,
-    0.051_196_94,
-    -0.040_432_237,
-    0.031_557_82,
-    -0.023_466_285,
-    0.016_728_554,
-    -0.011_176_088,
-    0.006_020_147_4,
-    -0.003_008_420_8,
-    0.002_928_896_8,
-    -0.002_457_395_7,
-    0.000_781_574_5,
-];
 
-/// `x (1/2 + x P(2 x^2 / END^2 - 1))`, and 0 or x behind the ends.
+/// `x (1/2 + erf(x / sqrt 2) / 2)`, and 0 or x behind the ends.
 #[inline(always)]
-fn times_step(x: f32, step: &Step) -> f32 {
+fn gelu(x: f32) -> f32 {
+    /// 2 / END^2.
+    const SCALE: f32 = 0.078_036_88;
     // NaN stays NaN in both.
     let from = if x < -END { -END } else { x };
     let inside = if from > END { END } else { from };
     let s = (inside * inside).mul_add(SCALE, -1.0);
-    let mut p = step[12];
-    for c in step[..12].iter().rev() {
+    let mut p = P[12];
+    for c in P[..12].iter().rev() {
         p = p.mul_add(s, *c);
     }
     // Rounded apart: exactly 0 and 1 at the ends.
