@@ -36,7 +36,7 @@ const REJECTED: i32 = 42;
 
 static QUICK: [Mutant; 12] = [
     (NORM, BARRIER, "", Run),
-    (NORM, "half_used ^= 1;", "", Run),
+    (NORM, "half_used ^= 1;", ";", Run),
     (NORM, BARRIER, "simdgroup_barrier(mem_flags::mem_threadgroup);", Run),
     (NORM, "if (tail < p.n) {", "if (tail <= p.n) {", Run),
     (NORM, "p.r1, p.r2, p.x_s0", "p.r2, p.r1, p.x_s0", Run),
