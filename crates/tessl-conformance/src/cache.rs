@@ -358,7 +358,7 @@ fn memory(env: &Env, op: CacheOp, dtype: DType) -> Outcome {
     let mut problems = kinds.flat_map(|kind| {
         [0, 1].map(|offset| {
             let coded = op == CacheOp::Store && offset == 1;
-            CacheProblem { op, kind, offset, cache, coded, ..CacheProblem::new(dtype, 3, 20, 2, 40) }
+            CacheProblem { op, kind, offset, cache, coded, ..CacheProblem::new(dtype, 3, 20, 2, 48) }
         })
     });
     problems.try_for_each(|p| p.check(env)).into()
