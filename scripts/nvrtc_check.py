@@ -222,7 +222,9 @@ def check_file(nvrtc, nvdisasm, kernels, path, arch, keep, sample):
         entries.insert(0, "ONE_ENTRY")
     problems, widest, compiled = [], (0, 0), 0
     pdl = has_dependent_launch(arch) and "GRID_WAIT" in read(path)
-    for constants in variants(source)[: 1 if sample else None]:
+    # Those of the file itself, not of one that comes before it.
+    own = read(path)
+    for constants in variants(own if "\n// variant: " in own else source)[: 1 if sample else None]:
         options = [f"-arch={arch}", *OPTIONS, *(["-DGPU_PDL"] if pdl else [])]
         options += [f"-DFC_{name}={value}" for name, value in constants.items()]
         options += [f"-D{entry}" for entry in entries]

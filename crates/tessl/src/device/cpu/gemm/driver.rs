@@ -12,10 +12,12 @@
 mod tile;
 
 use super::super::call::KernelCall;
+#[cfg(target_arch = "x86_64")]
 use super::super::simd::Simd;
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
 use super::blocks;
 use super::columns::{PACK_PANELS, PackedB};
+#[cfg(target_arch = "x86_64")]
 use super::epilogue::Tile;
 use super::micro::{Micro, Panel, Side};
 use super::operands::{Groups, Operands};

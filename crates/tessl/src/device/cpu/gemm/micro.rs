@@ -92,6 +92,7 @@ pub(in super::super) trait Micro: 'static {
 /// Vector work that can be done in parts, between the steps of a product.
 pub(in super::super) trait Beside: Task + Copy {
     /// What belongs beside step `i`: nothing, from some step on.
+    #[cfg(target_arch = "x86_64")]
     fn part(&self, i: usize) -> Self;
 }
 
