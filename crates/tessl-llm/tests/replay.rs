@@ -71,10 +71,11 @@ fn a_ring_is_the_window() {
     assert!(most < 1e-3, "{most}");
 }
 
-/// What a layer more costs a step: norm to cache, attention, its answer; norm, gate and up, down; a norm of each answer in Gemma.
+/// What a layer more costs a step: norm to cache, attention, its answer; norm, gate and up, down. The norms of both answers in
+/// Gemma are part of the launches behind them.
 #[test]
-fn a_layer_is_six_launches_or_seven() {
-    for (tiny, each) in [(tiny::LLAMA, 6), (tiny::GEMMA3, 7)] {
+fn a_layer_is_six_launches() {
+    for tiny in [tiny::LLAMA, tiny::GEMMA3] {
         let launches = |layers: u32| {
             let model = model(tiny::Tiny { layers, ..tiny }, 1);
             let mut session = Session::new(&model, 64).unwrap();
@@ -84,7 +85,7 @@ fn a_layer_is_six_launches_or_seven() {
             session.generate(&Sampling::GREEDY).unwrap();
             model.runtime().dispatch_count() - before
         };
-        assert_eq!(launches(tiny.layers + 1) - launches(tiny.layers), each, "{}", tiny.architecture);
+        assert_eq!(launches(tiny.layers + 1) - launches(tiny.layers), 6, "{}", tiny.architecture);
     }
 }
 

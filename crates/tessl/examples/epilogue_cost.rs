@@ -1,7 +1,7 @@
 //! What a fused epilogue costs: the product alone, the product with bias and gelu fused, and the product followed by one
 //! more pass over C, which is what not fusing means at least.
 //!
-//! Each line is the middle of interleaved rounds. The pass is an `rms_norm` over C: it reads and writes each element
+//! With an argument, the figures go to that file as JSON too. Each line is the middle of interleaved rounds. The pass is an `rms_norm` over C: it reads and writes each element
 //! once, as a separate kernel for bias and activation would.
 
 use std::time::Instant;
@@ -18,6 +18,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         "{:<24} {:>10} {:>10} {:>14} {:>12} {:>12}",
         "m x n x k", "gemm us", "fused us", "gemm + pass us", "fusing adds", "a pass adds"
     );
+    let mut rows = Vec::new();
     for ([m, n, k], dtype) in SHAPES.into_iter().flat_map(|shape| [DType::F32, DType::Bf16].map(|d| (shape, d))) {
         let filled = |shape: &[usize]| -> Result<Tensor> {
             let values = (0..shape.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0);
@@ -59,6 +60,17 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             over(fused),
             over(separate)
         );
+        rows.push(serde_json::json!({
+            "m": m, "n": n, "k": k, "dtype": dtype.name(), "plain_us": plain, "fused_us": fused, "pass_us": separate,
+            "fused_percent": 100.0 * (fused / plain - 1.0), "pass_percent": 100.0 * (separate / plain - 1.0),
+        }));
+    }
+    if let Some(path) = std::env::args().nth(1) {
+        let report = serde_json::json!({
+            "schema": 1, "suite": "epilogue_cost", "device": rt.device_name(), "driver": rt.info().driver,
+            "version": env!("CARGO_PKG_VERSION"), "threads": std::env::var("TESSL_THREADS").ok(), "rounds": ROUNDS, "rows": rows,
+        });
+        std::fs::write(path, format!("{report:#}\n"))?;
     }
     Ok(())
 }

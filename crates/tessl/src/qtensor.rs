@@ -145,14 +145,14 @@ impl QTensor {
             let expected = format!("{format} {shape:?} has {}", wanted.map_or("more".into(), |w| w.to_string()));
             return Err(Error::shape(op, "bytes", format_args!("{} bytes", bytes.len()), expected));
         }
-        Self::from_reader(rt, format, layout, shape, |at, into: &mut [u8]| {
+        Self::read_pieces(op, rt, format, layout, shape, |at, into: &mut [u8]| {
             into.copy_from_slice(&bytes[at..][..into.len()]);
             Ok(())
         })
     }
 
     /// As [`from_bytes_as`](Self::from_bytes_as) with bytes that `read` puts into a buffer, which begins at that byte of the
-    /// matrix. Pieces of a megabyte or so are read in order, so that a matrix is never in memory a second time.
+    /// matrix. Pieces of half a megabyte or so are read in order, so that a matrix is never in memory a second time.
     ///
     /// ```
     /// use tessl::{Device, Error, GpuRuntime, QFormat, QLayout, QTensor};
@@ -173,9 +173,19 @@ impl QTensor {
         format: QFormat,
         layout: QLayout,
         shape: &[usize],
+        read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        Self::read_pieces("QTensor::from_reader", rt, format, layout, shape, read)
+    }
+
+    fn read_pieces<E: From<Error>>(
+        op: &'static str,
+        rt: &GpuRuntime,
+        format: QFormat,
+        layout: QLayout,
+        shape: &[usize],
         mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let op = "QTensor::from_reader";
         let row = row_of_blocks(op, rt, format, shape)?;
         let (outer, k) = (&shape[..shape.len() - 1], shape[shape.len() - 1]);
         let parts = match layout {

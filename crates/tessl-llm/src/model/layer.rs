@@ -5,17 +5,8 @@ use super::room::{Hidden, Room};
 use crate::config::{Architecture, ModelConfig};
 use crate::error::Result;
 use crate::weights::{Matrix, Weights};
-use tessl::nn::{
-    Glu, NormQkvRope, Positions, QkNorm, QuantizedGlu, QuantizedQkv, RmsNorm, Rope, RopeFrequencies, RopeStyle,
-};
+use tessl::nn::{Glu, NormQkvRope, Positions, QkNorm, QuantizedGlu, QuantizedQkv, Rope, RopeFrequencies, RopeStyle};
 use tessl::{Activation, Gemm, Scalar, Stream, Tensor};
-
-/// Tokens that go through one launch up to attention, at most.
-const ONE_LAUNCH_ROWS: usize = 8;
-/// Its columns are a multiple of this many.
-const ONE_LAUNCH_RUN: usize = 32;
-/// Elements of a head there, at most.
-const ONE_LAUNCH_HEAD: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct Layer {
@@ -64,7 +55,7 @@ impl Layer {
         let head = |part: &str| loader.vector(&name(part), c.head_dim);
         let post = |part: &str| gemma.then(|| loader.vector(&name(part), c.width)).transpose();
         let projections = together(loader, c, ["attn_q", "attn_k", "attn_v"].map(name), [q, kv, kv])?;
-        let fits = c.head_dim <= ONE_LAUNCH_HEAD && c.width.is_multiple_of(ONE_LAUNCH_RUN);
+        let fits = c.head_dim <= NormQkvRope::MAX_HEAD_DIM && c.width.is_multiple_of(NormQkvRope::DENSE_COLUMNS);
         let one_launch = fits && Matrix::of_one_kind(&projections);
         let ([q_matrix, k_matrix, v_matrix], qkv) = Matrix::side_by_side(projections)?;
         let [gate, up] = together(loader, c, ["ffn_gate", "ffn_up"].map(name), [c.feed_forward; 2])?;
@@ -108,7 +99,7 @@ impl Layer {
         let tokens = room.x.shape()[0];
         let q = one_sequence(&room.qkv.narrow(1, 0, c.heads)?)?;
         let attended = one_sequence(&room.attended)?;
-        match cache.places(tokens).filter(|_| self.one_launch && tokens <= ONE_LAUNCH_ROWS) {
+        match cache.places(tokens).filter(|_| self.one_launch && tokens <= NormQkvRope::MAX_TOKENS) {
             Some((places, [k, v])) => {
                 let weights = [&self.q, &self.k, &self.v].map(Matrix::weights);
                 let (x, sum, added) =
@@ -127,8 +118,7 @@ impl Layer {
                 cache.attend(s, &q, &attended, place, window, room.ring.as_ref())?;
             }
             None => {
-                hidden.settle(s, c, &room.normed)?;
-                RmsNorm::new(hidden.x, &self.attention_norm, &room.normed).eps(c.eps).run_on(s)?;
+                hidden.normalise(s, c, &self.attention_norm, &room.normed)?;
                 self.project(s, c, room)?;
                 let k = room.qkv.narrow(1, c.heads, c.kv_heads)?;
                 if let Some([q_norm, k_norm]) = &self.qk_norm {
@@ -144,8 +134,7 @@ impl Layer {
         }
         let attended = room.attended.reshape(&[tokens, c.heads * c.head_dim])?;
         self.add(s, &self.out, &attended, self.attention_post_norm.as_ref(), room, hidden)?;
-        hidden.settle(s, c, &room.normed)?;
-        RmsNorm::new(hidden.x, &self.feed_forward_norm, &room.normed).eps(c.eps).run_on(s)?;
+        hidden.normalise(s, c, &self.feed_forward_norm, &room.normed)?;
         self.gated(s, c, room)?;
         self.add(s, &self.down, &room.gate, self.feed_forward_post_norm.as_ref(), room, hidden)
     }

@@ -164,7 +164,7 @@ impl Model {
             let frequencies = if window.is_some() { &self.frequencies_local } else { &self.frequencies };
             layer.forward(s, &self.config, place, room, &mut hidden, cache, frequencies, window)?;
         }
-        hidden.settle_into(s, &self.config, &room.normed, &room.x)
+        hidden.settle(s, &self.config, &room.normed, &room.x)
     }
 
     /// Logits [T, vocabulary] of hidden states [T, width]; `normed` is room for their norm.

@@ -96,19 +96,23 @@ impl<'a> Hidden<'a> {
         std::mem::swap(&mut self.x, &mut self.other);
     }
 
-    /// Adds what is owed.
-    pub(super) fn settle(&mut self, s: &mut Stream, c: &ModelConfig, added: &Tensor) -> tessl::Result<()> {
-        self.settle_into(s, c, added, self.x)
-    }
-
-    /// The same, with the sum in `to`, which is where the stream is when nothing is owed.
-    pub(super) fn settle_into(
+    /// Adds what is owed, and writes the norm of the stream over `normed`.
+    pub(super) fn normalise(
         &mut self,
         s: &mut Stream,
         c: &ModelConfig,
-        added: &Tensor,
-        to: &Tensor,
+        weight: &Tensor,
+        normed: &Tensor,
     ) -> tessl::Result<()> {
+        let norm = match self.owed.take() {
+            None => RmsNorm::new(self.x, weight, normed),
+            Some(owed) => RmsNorm::new(normed, owed, self.x).then_add(self.x).then_norm(weight, normed),
+        };
+        norm.eps(c.eps).run_on(s)
+    }
+
+    /// Adds what is owed, with the sum in `to`, which is where the stream is when nothing is owed.
+    pub(super) fn settle(&mut self, s: &mut Stream, c: &ModelConfig, added: &Tensor, to: &Tensor) -> tessl::Result<()> {
         let Some(norm) = self.owed.take() else { return Ok(()) };
         RmsNorm::new(added, norm, to).eps(c.eps).then_add(self.x).run_on(s)
     }

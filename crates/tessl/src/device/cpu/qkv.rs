@@ -16,10 +16,10 @@ use crate::args::{NormQkvRopeArgs, QuantArgs};
 #[cfg(target_arch = "x86_64")]
 use crate::device::Isa;
 use crate::dtype::DType;
+use crate::nn::NormQkvRope;
 use crate::stream::Access;
 
-/// Elements of a head, at most; the API keeps to it.
-const MAX_DIM: usize = 512;
+const MAX_DIM: usize = NormQkvRope::MAX_HEAD_DIM;
 /// Elements that one thread finishes alone.
 const ALONE: usize = 8 << 10;
 

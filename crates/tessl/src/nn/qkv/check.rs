@@ -48,10 +48,6 @@ const NAMES: [&str; COUNT] = [
     "sum",
 ];
 const WEIGHTS: [&str; 3] = ["wq", "wk", "wv"];
-/// Elements of a head, at most: those of all rows fit threadgroup memory.
-const MAX_DIM: usize = 512;
-/// Dense weights are read so many at a time.
-const RUN: usize = 32;
 
 /// A call that has passed all checks.
 pub(super) struct Checked<'a> {
@@ -117,8 +113,8 @@ impl<'a> NormQkvRope<'a> {
             return Err(wrong("x", x.shape(), "it must be [B, T, K]"));
         };
         let m = sequences.saturating_mul(tokens);
-        if m > NormQkvRopeDesc::MAX_ROWS {
-            let (value, limit) = (m as u64, NormQkvRopeDesc::MAX_ROWS as u64);
+        if m > NormQkvRope::MAX_TOKENS {
+            let (value, limit) = (m as u64, NormQkvRope::MAX_TOKENS as u64);
             return Err(Error::TooLarge { op: OP, what: "the number of rows", value, limit });
         }
         let &[_, _, heads, dim] = q.shape() else {
@@ -238,8 +234,8 @@ impl<'a> NormQkvRope<'a> {
     fn limits(&self, [depth, heads, kv_heads, dim]: [usize; 4]) -> Result<()> {
         let too_large =
             |what, value: usize, limit: u64| Err(Error::TooLarge { op: OP, what, value: value as u64, limit });
-        if dim > MAX_DIM {
-            return too_large("the elements of a head", dim, MAX_DIM as u64);
+        if dim > NormQkvRope::MAX_HEAD_DIM {
+            return too_large("the elements of a head", dim, NormQkvRope::MAX_HEAD_DIM as u64);
         }
         if depth == 0 {
             return Err(wrong("x", self.x.shape(), "K must not be 0"));
@@ -295,8 +291,8 @@ impl<'a> NormQkvRope<'a> {
                 let (operand, actual) = (name, t.dtype());
                 return Err(Error::DType { op: OP, operand, actual, expected: "f32, f16 or bf16, or a QTensor" });
             }
-            if !depth.is_multiple_of(RUN) {
-                let expected = format!("K must be a multiple of {RUN}");
+            if !depth.is_multiple_of(NormQkvRope::DENSE_COLUMNS) {
+                let expected = format!("K must be a multiple of {}", NormQkvRope::DENSE_COLUMNS);
                 return Err(wrong(name, t.shape(), expected));
             }
             let bytes = t.strides()[0] * t.dtype().size();

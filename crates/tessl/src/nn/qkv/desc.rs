@@ -71,9 +71,6 @@ pub struct NormQkvRopeDesc {
 }
 
 impl NormQkvRopeDesc {
-    /// Rows, at most.
-    pub(crate) const MAX_ROWS: usize = 8;
-
     /// The types, for the error where there is no kernel.
     pub(crate) fn types(&self) -> String {
         format!("{} x {:?} -> {} with {} norms", self.dtype, self.weights, self.dtype, self.norm)

@@ -115,6 +115,15 @@ pub struct NormQkvRope<'a> {
     residual: Option<[&'a Tensor; 3]>,
 }
 
+impl NormQkvRope<'_> {
+    /// Tokens of all sequences, at most.
+    pub const MAX_TOKENS: usize = 8;
+    /// Elements of a head, at most: those of all tokens fit threadgroup memory.
+    pub const MAX_HEAD_DIM: usize = 512;
+    /// K is a multiple of this many with dense weights.
+    pub const DENSE_COLUMNS: usize = 32;
+}
+
 impl<'a> NormQkvRope<'a> {
     /// Weights and outputs are those of q, k and v. `eps` is 1e-6, the weight offset 0, pairs are half-split, and keys and
     /// values go to [`KvPlaces::Rows`].

@@ -6,7 +6,7 @@
 
 use super::super::call::KernelCall;
 use super::super::convert::{element, narrow};
-use super::super::gemm::micro::{Micro, Panel, Side};
+use super::super::gemm::micro::{Micro, Panel, Product, Side};
 use super::super::gemm::pack::Source;
 use super::super::simd::{Simd, Task};
 use super::super::workspace::{A_BYTES, ACC_BYTES, B_BYTES, Workspace};
@@ -214,7 +214,8 @@ impl<'a, M: Micro> Work<'a, M> {
         unsafe {
             for first in (0..keys).step_by(M::ROWS) {
                 let (k, q) = (self.k.add(first * self.lane), self.q.add(panel * M::COLS * self.lane));
-                M::tile(self.lane / M::BYTES, k, q, scores.add(first * M::COLS), true, M::ROWS, k);
+                let (steps, acc) = (self.lane / M::BYTES, scores.add(first * M::COLS));
+                M::tile(Product { steps, a: k, b: q, acc, first: true, rows: M::ROWS, ahead: k });
             }
             let mut scale = [1.0f32; LANES];
             let hide = (!whole).then_some(Hide { a, s, head: self.head, first, count, key });
@@ -253,8 +254,8 @@ impl<'a, M: Micro> Work<'a, M> {
             }
             for p in 0..self.deep {
                 for (i, w) in weights[..4 / M::BYTES].iter().enumerate() {
-                    let to = results.add(p * M::ROWS * M::COLS);
-                    M::tile(steps, self.v_panel(p), *w, to, first && i == 0, M::ROWS, *w);
+                    let (a, b, acc) = (self.v_panel(p).cast_const(), *w, results.add(p * M::ROWS * M::COLS));
+                    M::tile(Product { steps, a, b, acc, first: first && i == 0, rows: M::ROWS, ahead: b });
                 }
             }
         }

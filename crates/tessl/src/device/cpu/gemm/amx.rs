@@ -6,7 +6,7 @@
 mod pack;
 
 use super::super::simd::{Avx512, Simd, Task};
-use super::micro::{Beside, Micro, Panel};
+use super::micro::{Beside, Micro, Panel, Product};
 use pack::Pack;
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -228,53 +228,29 @@ impl<D: Dot> Micro for Amx<D> {
     const OVERLAPS: bool = true;
 
     #[inline(always)]
-    unsafe fn tile(
-        steps: usize,
-        a: *const u8,
-        b: *const u8,
-        acc: *mut f32,
-        first: bool,
-        rows: usize,
-        ahead: *const u8,
-    ) {
+    unsafe fn tile(product: Product) {
         // SAFETY: forwarded.
-        unsafe { Self::tile_beside(steps, a, b, acc, first, rows, ahead, Nothing) }
+        unsafe { Self::tile_beside(product, Nothing) }
     }
 
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "those of `tile`, and one more")]
-    unsafe fn tile_beside<B: Beside>(
-        steps: usize,
-        a: *const u8,
-        b: *const u8,
-        acc: *mut f32,
-        first: bool,
-        rows: usize,
-        ahead: *const u8,
-        beside: B,
-    ) {
+    unsafe fn tile_beside<B: Beside>(product: Product, beside: B) {
+        let Product { steps, a, b, acc, first, rows, .. } = product;
         debug_assert!(steps.is_multiple_of(Self::STEP));
         let count = steps / Self::STEP;
         // SAFETY: forwarded.
         unsafe {
             if count > 0 && rows > LANES {
-                return Avx512::vectorize(Product::<D, B> {
-                    count,
-                    a,
-                    b,
-                    acc,
-                    first,
-                    ahead,
-                    beside,
-                    kind: PhantomData,
-                });
+                return Avx512::vectorize(Sums::<D, B> { product, beside, kind: PhantomData });
             }
             if count > 0 {
                 D::upper_half(count, a, b, acc, first);
             } else if first {
                 std::ptr::write_bytes(acc, 0, Self::ROWS * Self::COLS);
             }
-            Avx512::vectorize(beside);
+            for i in 0..count {
+                Avx512::vectorize(beside.part(i));
+            }
         }
     }
 }
@@ -296,24 +272,19 @@ impl Task for Nothing {
 }
 
 /// All 32 rows of sums, and other work between the steps.
-struct Product<D, B> {
-    count: usize,
-    a: *const u8,
-    b: *const u8,
-    acc: *mut f32,
-    first: bool,
-    ahead: *const u8,
+struct Sums<D, B> {
+    product: Product,
     beside: B,
     kind: PhantomData<D>,
 }
 
-impl<D: Dot, B: Beside> Task for Product<D, B> {
+impl<D: Dot, B: Beside> Task for Sums<D, B> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Product { count, a, b, acc, first, ahead, beside, .. } = self;
+        let Product { steps, a, b, acc, first, ahead, .. } = self.product;
         let lower = acc.wrapping_add(LANES * 2 * LANES);
-        // SAFETY: each panel has 2048 bytes per pair of tiles, `acc` 32 rows of 128 bytes. Nothing else in the program uses tiles, so they keep
-        // what they hold from one block to the next.
+        // SAFETY: each panel has 2048 bytes per pair of tiles, `acc` 32 rows of 128 bytes. No compiled code uses tiles, and
+        // `beside` has none either, so they keep what they hold from one block to the next.
         unsafe {
             if first {
                 asm!(
@@ -337,9 +308,9 @@ impl<D: Dot, B: Beside> Task for Product<D, B> {
                     options(nostack, readonly),
                 );
             }
-            for i in 0..count {
+            for i in 0..steps * D::BYTES / DEPTH {
                 D::step(a.add(i * 2048), b.add(i * 2048), ahead.wrapping_add(i * 128));
-                beside.part(i).run::<S>();
+                self.beside.part(i).run::<S>();
             }
             asm!(
                 "tilestored [{c} + {ld}], tmm0",

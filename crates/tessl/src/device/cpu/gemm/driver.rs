@@ -5,7 +5,8 @@
 //! rows pass. The sums of one element are made in the order of k, in blocks that the plan fixes, and the epilogue sees
 //! them once. So results do not depend on the number of threads.
 //!
-//! Where products keep a unit of their own busy, the epilogue of a panel's tiles runs between the steps of the next panel's products.
+//! Where products keep a unit of their own busy, an activation of a panel's sums runs between the steps of the next panel's
+//! products (`late.rs`).
 //!
 //! A gated product has panels whose first half are columns of the gate and whose second half are the same columns of up.
 
@@ -19,6 +20,8 @@ use super::blocks;
 use super::columns::{PACK_PANELS, PackedB};
 #[cfg(target_arch = "x86_64")]
 use super::epilogue::Tile;
+#[cfg(target_arch = "x86_64")]
+use super::micro::Product;
 use super::micro::{Micro, Panel, Side};
 use super::operands::{Groups, Operands};
 use crate::dtype::DType;
@@ -175,7 +178,8 @@ impl<'a> Driver<'a> {
                 for panel in panels.clone() {
                     let a = work.a().add(start % self.depth * M::ROWS * M::BYTES);
                     let b = piece.base.add((panel - panels.start) * piece.panel);
-                    M::tile(steps, a, b, sums(panel), start == 0, rows, a);
+                    let (acc, first, ahead) = (sums(panel), start == 0, a);
+                    M::tile(Product { steps, a, b, acc, first, rows, ahead });
                 }
                 start += steps;
                 if start == self.padded_k {

@@ -2,7 +2,7 @@
 //! i32. Nothing saturates, whatever the signs: a pair of products of 9-bit numbers is far below 2^31.
 
 use super::super::simd::{Scalar, Simd, Task};
-use super::micro::{Micro, Panel, Side};
+use super::micro::{Micro, Panel, Product, Side};
 use crate::dtype::DType;
 use std::marker::PhantomData;
 
@@ -55,47 +55,48 @@ impl<P: Pairs, const ROWS: usize, const VECS: usize> Micro for Int8<P, ROWS, VEC
     }
 
     #[inline(always)]
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, _: *const u8) {
-        let (a, b, acc, pairs) = (a.cast(), b.cast(), acc.cast(), steps / 2);
+    unsafe fn tile(product: Product) {
         // SAFETY: forwarded.
         unsafe {
-            if rows == 1 {
-                P::vectorize(Product::<P, 1, VECS> { pairs, a, stride: ROWS, b, acc, first, kind: PhantomData });
+            if product.rows == 1 {
+                P::vectorize(Sums::<P, 1, VECS> { product, stride: ROWS, kind: PhantomData });
             } else {
-                P::vectorize(Product::<P, ROWS, VECS> { pairs, a, stride: ROWS, b, acc, first, kind: PhantomData });
+                P::vectorize(Sums::<P, ROWS, VECS> { product, stride: ROWS, kind: PhantomData });
             }
         }
     }
 }
 
-struct Product<P, const ROWS: usize, const VECS: usize> {
-    pairs: usize,
-    a: *const i32,
+/// The sums of `ROWS` rows by `VECS` vectors.
+struct Sums<P, const ROWS: usize, const VECS: usize> {
+    product: Product,
     /// Rows of A's panel.
     stride: usize,
-    b: *const i32,
-    acc: *mut i32,
-    first: bool,
     kind: PhantomData<P>,
 }
 
-impl<P: Pairs, const ROWS: usize, const VECS: usize> Task for Product<P, ROWS, VECS> {
+impl<P: Pairs, const ROWS: usize, const VECS: usize> Task for Sums<P, ROWS, VECS> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Product { pairs, mut a, stride, mut b, acc, first, .. } = self;
+        let Product { steps, a, b, acc, first, .. } = self.product;
+        let (mut a, mut b, acc) = (a.cast::<i32>(), b.cast::<i32>(), acc.cast::<i32>());
         let lanes = P::S::LANES;
-        // SAFETY: the panels have `pairs` pairs of steps, the tile ROWS rows of VECS vectors.
+        // SAFETY: the panels have pairs of steps, the tile ROWS rows of VECS vectors.
         unsafe {
             let mut sums = [[P::zero(); VECS]; ROWS];
-            for _ in 0..pairs {
-                let columns: [P::V; VECS] = std::array::from_fn(|j| P::load(b.add(j * lanes)));
+            for _ in 0..steps / 2 {
+                // A loop and no `from_fn`, which is compiled apart, without the instruction set of the caller.
+                let mut columns = [P::zero(); VECS];
+                for (j, column) in columns.iter_mut().enumerate() {
+                    *column = P::load(b.add(j * lanes));
+                }
                 for (i, row) in sums.iter_mut().enumerate() {
                     let x = P::splat(*a.add(i));
                     for (sum, column) in row.iter_mut().zip(columns) {
                         *sum = P::dot(*sum, x, column);
                     }
                 }
-                a = a.add(stride);
+                a = a.add(self.stride);
                 b = b.add(VECS * lanes);
             }
             for (i, row) in sums.iter().enumerate() {

@@ -55,12 +55,10 @@ pub(super) struct Rows<'a> {
     first: u32,
     end: u32,
     /// Rows beside one step.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only products on AMX leave room for them"))]
     each: u32,
 }
 
 impl Beside for Rows<'_> {
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "steps of a piece of k")]
     fn part(&self, i: usize) -> Self {

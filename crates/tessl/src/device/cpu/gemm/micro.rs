@@ -27,6 +27,21 @@ pub(in super::super) struct Panel {
     pub(in super::super) dst: *mut u8,
 }
 
+/// Two panels to multiply, and their sums.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Product {
+    pub(in super::super) steps: usize,
+    pub(in super::super) a: *const u8,
+    pub(in super::super) b: *const u8,
+    pub(in super::super) acc: *mut f32,
+    /// The sums are stored, not added.
+    pub(in super::super) first: bool,
+    /// Only so many rows from the first one on are asked for.
+    pub(in super::super) rows: usize,
+    /// [`AHEAD`](Micro::AHEAD) bytes from here on may be fetched for each `STEP` steps.
+    pub(in super::super) ahead: *const u8,
+}
+
 /// A tile kernel, with the packing that it needs.
 ///
 /// # Safety of all functions
@@ -46,28 +61,18 @@ pub(in super::super) trait Micro: 'static {
     /// Packs a panel: `lanes` up to `width` and `steps` up to a multiple of `STEP` are filled with zeros.
     unsafe fn pack(panel: Panel);
 
-    /// Adds the product of two panels to the `ROWS` x `COLS` sums at `acc`, or stores it when `first`. Only the first `rows`
-    /// rows are asked for. Kernels of whole numbers keep i32 in the same place. [`AHEAD`](Self::AHEAD) bytes from `ahead` on
-    /// may be fetched for each `STEP` steps.
-    unsafe fn tile(steps: usize, a: *const u8, b: *const u8, acc: *mut f32, first: bool, rows: usize, ahead: *const u8);
+    /// Adds the product of two panels to the `ROWS` x `COLS` sums. Kernels of whole numbers keep i32 in the same place.
+    unsafe fn tile(product: Product);
 
-    /// [`tile`](Self::tile), and all parts of `beside` are done when it returns.
+    /// [`tile`](Self::tile), and the parts of `beside` for its steps.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "those of `tile`, and one more")]
-    unsafe fn tile_beside<B: Beside>(
-        steps: usize,
-        a: *const u8,
-        b: *const u8,
-        acc: *mut f32,
-        first: bool,
-        rows: usize,
-        ahead: *const u8,
-        beside: B,
-    ) {
+    unsafe fn tile_beside<B: Beside>(product: Product, beside: B) {
         // SAFETY: forwarded.
         unsafe {
-            Self::tile(steps, a, b, acc, first, rows, ahead);
-            Self::S::vectorize(beside);
+            Self::tile(product);
+            for i in 0..product.steps / Self::STEP {
+                Self::S::vectorize(beside.part(i));
+            }
         }
     }
 
@@ -91,8 +96,7 @@ pub(in super::super) trait Micro: 'static {
 
 /// Vector work that can be done in parts, between the steps of a product.
 pub(in super::super) trait Beside: Task + Copy {
-    /// What belongs beside step `i`: nothing, from some step on.
-    #[cfg(target_arch = "x86_64")]
+    /// What belongs beside the `i`th `STEP` steps.
     fn part(&self, i: usize) -> Self;
 }
 
@@ -131,44 +135,32 @@ impl<S: Simd, const ROWS: usize, const VECS: usize> Micro for F32<S, ROWS, VECS>
     }
 
     #[inline(always)]
-    unsafe fn tile(
-        steps: usize,
-        a: *const u8,
-        b: *const u8,
-        acc: *mut f32,
-        first: bool,
-        rows: usize,
-        ahead: *const u8,
-    ) {
-        let (a, b, stride) = (a.cast(), b.cast(), ROWS);
+    unsafe fn tile(product: Product) {
         // SAFETY: forwarded. Fewer rows leave B's panel as the only thing to wait for.
         unsafe {
-            match rows {
-                1 => S::vectorize(Product::<1, VECS> { steps, a, stride, b, acc, first, ahead }),
-                2 => S::vectorize(Product::<2, VECS> { steps, a, stride, b, acc, first, ahead }),
-                3..=4 => S::vectorize(Product::<4, VECS> { steps, a, stride, b, acc, first, ahead }),
-                5..=8 if ROWS > 8 => S::vectorize(Product::<8, VECS> { steps, a, stride, b, acc, first, ahead }),
-                _ => S::vectorize(Product::<ROWS, VECS> { steps, a, stride, b, acc, first, ahead }),
+            match product.rows {
+                1 => S::vectorize(Sums::<1, VECS> { product, stride: ROWS }),
+                2 => S::vectorize(Sums::<2, VECS> { product, stride: ROWS }),
+                3..=4 => S::vectorize(Sums::<4, VECS> { product, stride: ROWS }),
+                5..=8 if ROWS > 8 => S::vectorize(Sums::<8, VECS> { product, stride: ROWS }),
+                _ => S::vectorize(Sums::<ROWS, VECS> { product, stride: ROWS }),
             }
         }
     }
 }
 
-struct Product<const ROWS: usize, const VECS: usize> {
-    steps: usize,
-    a: *const f32,
+/// The sums of `ROWS` rows by `VECS` vectors.
+struct Sums<const ROWS: usize, const VECS: usize> {
+    product: Product,
     /// Rows of A's panel.
     stride: usize,
-    b: *const f32,
-    acc: *mut f32,
-    first: bool,
-    ahead: *const u8,
 }
 
-impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
+impl<const ROWS: usize, const VECS: usize> Task for Sums<ROWS, VECS> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Product { steps, mut a, stride, mut b, acc, first, mut ahead } = self;
+        let Product { steps, a, b, acc, first, mut ahead, .. } = self.product;
+        let (mut a, mut b) = (a.cast::<f32>(), b.cast::<f32>());
         // SAFETY: the panels have `steps` steps, the tile ROWS rows of VECS vectors.
         unsafe {
             let mut sums = [[S::splat(0.0); VECS]; ROWS];
@@ -177,14 +169,17 @@ impl<const ROWS: usize, const VECS: usize> Task for Product<ROWS, VECS> {
                 S::prefetch(b.wrapping_add(16 * VECS * S::LANES + 16).cast());
                 S::prefetch_far(ahead);
                 ahead = ahead.wrapping_add(16);
-                let columns: [S::V; VECS] = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
+                let mut columns = [S::splat(0.0); VECS];
+                for (j, column) in columns.iter_mut().enumerate() {
+                    *column = S::load(b.add(j * S::LANES));
+                }
                 for (i, row) in sums.iter_mut().enumerate() {
                     let x = S::splat(*a.add(i));
                     for (sum, column) in row.iter_mut().zip(columns) {
                         *sum = S::fma(x, column, *sum);
                     }
                 }
-                a = a.add(stride);
+                a = a.add(self.stride);
                 b = b.add(VECS * S::LANES);
             }
             for (i, row) in sums.iter().enumerate() {

@@ -110,7 +110,9 @@ pub(in super::super) unsafe fn transpose<S: Simd>(
     unsafe {
         for s in (0..whole_steps).step_by(4) {
             if s % 16 == 0 {
-                (0..lanes).for_each(|l| S::prefetch(src.wrapping_add(l * from + s + 64).cast()));
+                for l in 0..lanes {
+                    S::prefetch(src.wrapping_add(l * from + s + 64).cast());
+                }
             }
             for l in (0..whole_lanes).step_by(4) {
                 S::transpose4(src.wrapping_add(l * from + s), from, dst.add(s * stride + l), stride);

@@ -159,10 +159,16 @@ unsafe fn add_rows<S: Simd>(block: &Block, m: usize, a: *const f32) {
             let row = |i: usize| b.at(first, start + s + i);
             if group == GROUP {
                 for j in (0..whole).step_by(S::LANES) {
-                    let v: [S::V; GROUP] = std::array::from_fn(|i| load::<S>(row(i).add(j * size), b.dtype));
+                    // Loops and no `from_fn`, which is compiled apart, without the instruction set of the caller.
+                    let mut v = [S::splat(0.0); GROUP];
+                    for (i, v) in v.iter_mut().enumerate() {
+                        *v = load::<S>(row(i).add(j * size), b.dtype);
+                    }
                     // Once per line.
                     if (j * size) % 64 == 0 {
-                        (0..GROUP).for_each(|i| S::prefetch(row(i + AHEAD).wrapping_add(j * size)));
+                        for i in 0..GROUP {
+                            S::prefetch(row(i + AHEAD).wrapping_add(j * size));
+                        }
                     }
                     for r in 0..m {
                         let p = sums.add(r * count + j);
@@ -222,7 +228,10 @@ unsafe fn dot<S: Simd, const R: usize, const C: usize>(block: &Block, j: usize, 
         let mut acc = [[S::splat(0.0); C]; R];
         let column: [*const u8; C] = std::array::from_fn(|c| b.at(first + j + c, start));
         for s in (0..whole).step_by(S::LANES) {
-            let v: [S::V; C] = std::array::from_fn(|c| load::<S>(column[c].add(s * size), b.dtype));
+            let mut v = [S::splat(0.0); C];
+            for (v, column) in v.iter_mut().zip(column) {
+                *v = load::<S>(column.add(s * size), b.dtype);
+            }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let x = S::load(a.add(r * steps + s));
                 for (acc, v) in acc.iter_mut().zip(v) {

@@ -6,7 +6,7 @@ use super::super::ahead::{Ahead, NextRows};
 use super::super::columns::PackedB;
 use super::super::epilogue::{Epilogue, SIMPLE, Tile};
 use super::super::late::Late;
-use super::super::micro::Micro;
+use super::super::micro::{Micro, Product};
 use super::Driver;
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ impl Driver<'_> {
                 for (j, col) in region.columns.clone().step_by(self.cols).enumerate() {
                     let sums = work.acc().add(j % self.kept::<M>() * strips * M::ROWS * M::COLS);
                     let panel = b.base.add((col / self.cols - first_panel) * b.panel + start * M::COLS * M::BYTES);
-                    // It is stored beside the next one.
+                    // Its activations run beside the next one.
                     let waits = overlaps && last && region.columns.end - col >= SIMPLE;
                     let mut k = 0;
                     loop {
@@ -76,18 +76,18 @@ impl Driver<'_> {
                             let part = |at: usize| tile.rows * at / self.padded_k.max(1);
                             let (from, to) = (part(start + k), part(start + k + steps));
                             epilogue.fetch::<M::S>(tile.row + from, col, to - from, tile.cols);
-                            let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES);
-                            let b = panel.add(k * step);
+                            let a = work.a().add((i * depth + k) * M::ROWS * M::BYTES).cast_const();
+                            let b = panel.add(k * step).cast_const();
                             let next = ahead.take(steps / M::STEP * M::AHEAD).unwrap_or(a);
-                            let first = start + k == 0;
-                            match &late {
-                                None => M::tile(steps, a, b, tile.sums, first, tile.rows, next),
-                                Some(late) => {
-                                    let done = region.tile::<M>(late.sums, i, late.col);
-                                    let part = |at: usize| done.rows * at / depth;
-                                    let rows = late.rows(done, part(k)..part(k + steps), steps / M::STEP);
-                                    M::tile_beside(steps, a, b, tile.sums, first, tile.rows, next, rows);
-                                }
+                            let (acc, first, rows) = (tile.sums, start + k == 0, tile.rows);
+                            let product = Product { steps, a, b, acc, first, rows, ahead: next };
+                            if let Some(late) = &late {
+                                let done = region.tile::<M>(late.sums, i, late.col);
+                                let part = |at: usize| done.rows * at / depth;
+                                let rows = late.rows(done, part(k)..part(k + steps), steps / M::STEP);
+                                M::tile_beside(product, rows);
+                            } else {
+                                M::tile(product);
                             }
                             if last && k + steps == depth && !waits {
                                 M::S::vectorize(tile);
